@@ -1,0 +1,1 @@
+"""Offline work on the engine's own core: evaluations and benchmarks. Imports ``stream_ccsd``, never the reverse."""

@@ -1,0 +1,27 @@
+"""What benchmarks share: peers that may not be installed, memory, and threads."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from importlib import import_module
+from typing import Any
+
+from stream_ccsd.errors import StreamCcsdError
+
+
+def peer(module: str) -> Any:
+    """Import a library we compare with, or say how to get it."""
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise StreamCcsdError(
+            f"this benchmark compares with {module.partition('.')[0]}, which is not installed: "
+            "pip install 'stream-ccsd[compare]'"
+        ) from error
+
+
+def peak_rss_mb() -> float:
+    """Highest resident memory of this process so far, in MB (1e6 bytes)."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit / 1e6

@@ -1,0 +1,1 @@
+"""Streaming fraud detection with the conditional Cauchy-Schwarz divergence (C-CSD)."""

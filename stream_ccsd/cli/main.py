@@ -1,0 +1,45 @@
+"""The ``stream-ccsd`` command."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import version
+from typing import Annotated
+
+import typer
+
+from stream_ccsd.cli import bench
+from stream_ccsd.errors import StreamCcsdError
+
+app = typer.Typer(
+    help="Streaming fraud detection with the conditional Cauchy-Schwarz divergence.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(bench.app, name="bench")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(version("stream-ccsd"))
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit."),
+    ] = False,
+) -> None:
+    """Streaming fraud detection with the conditional Cauchy-Schwarz divergence."""
+
+
+def run() -> None:
+    """Entry point: exit code 0 for success, 1 for an error that was explained, 2 for wrong usage."""
+    try:
+        app()
+    except StreamCcsdError as error:
+        typer.echo(f"stream-ccsd: {error}", err=True)
+        sys.exit(1)

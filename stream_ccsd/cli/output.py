@@ -1,0 +1,58 @@
+"""What all commands share: machine-readable results, and progress that keeps out of the way."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from stream_ccsd.errors import StreamCcsdError
+
+JsonOption = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE; '-' is standard output."),
+]
+DataRootOption = Annotated[
+    Path | None,
+    typer.Option("--data", envvar="STREAM_CCSD_DATA", help="Folder with the public data sets (banksim/, ucr/)."),
+]
+
+Report = Callable[[int, int], None]
+
+
+def emit(result: dict[str, Any], target: str | None, show: Callable[[Console, dict[str, Any]], None]) -> None:
+    """Show the result to a person, or write it for a machine: to a file, or alone on standard output."""
+    if target == "-":
+        typer.echo(json.dumps(result, indent=2))
+        return
+    show(Console(), result)
+    if target is not None:
+        path = Path(target)
+        # Written whole or not at all: a reader never sees half a result.
+        temporary = path.with_name(path.name + f".{os.getpid()}.tmp")
+        try:
+            temporary.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+            temporary.replace(path)
+        except OSError as error:
+            raise StreamCcsdError(f"cannot write the result to {path}: {error.strerror}") from error
+
+
+@contextmanager
+def progress_bar() -> Iterator[Callable[[str], Report]]:
+    """A bar on standard error, silent when that is not a terminal; gives a maker of progress callbacks."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+
+        def start(description: str) -> Report:
+            task = bar.add_task(description, total=None)
+            return lambda done, total: bar.update(task, completed=done, total=total)
+
+        yield start

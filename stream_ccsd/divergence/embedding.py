@@ -1,0 +1,150 @@
+"""Series as vectors whose dot products are Gram terms ``I_pq``.
+
+A law at a reference point is a weighted mean of Fourier features; stacked over all reference points it is one vector
+a series. The vectors come in blocks of columns, so that memory stays bounded whatever their length: the Gram matrix is
+the sum over blocks of ``(left right^T + right left^T) / 2``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from os import cpu_count
+
+import numpy as np
+
+from stream_ccsd.divergence.fourier import FourierFeatures
+from stream_ccsd.divergence.series import SeriesTable
+from stream_ccsd.divergence.spectrum import kept_components
+from stream_ccsd.divergence.weights import Weighting, condition_weights, pair_weights
+from stream_ccsd.numeric import PAIRWISE_BLOCK_BYTES, AnyArray, FloatArray
+
+_FLOAT_BYTES = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Block:
+    """Some columns of the embedding of each table: ``left`` and, where it differs, ``right`` (else None)."""
+
+    sign: float
+    left: list[FloatArray]
+    right: list[FloatArray] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Embedding:
+    """What turns tables of series into blocks of columns; ``blocks`` counts them for a progress bar."""
+
+    blocks: int
+    columns: int
+    make: Callable[[list[SeriesTable]], Iterator[Block]]
+
+
+def shared_weights_embedding(
+    features: FourierFeatures, length: int, tau: float, weighting: Weighting, series: int, tolerance: float
+) -> Embedding:
+    """For complete series: the pair weights are one matrix, whose eigenvectors compress the time axis.
+
+    Products of an eigenvalue and a feature weight are left out from the smallest up, as long as no Gram term can
+    change by more than ``tolerance``. One-sided weights can have negative eigenvalues; those columns are kept
+    apart and subtracted.
+    """
+    times = np.arange(length, dtype=float)[:, None]
+    eigenvalues, vectors = np.linalg.eigh(pair_weights(times, times, tau, weighting, times))
+    strength = np.abs(eigenvalues)[None, :] * features.weight[:, None]
+    # A product of strength s adds at most s * length to a Gram term.
+    kept = kept_components(strength, tolerance / (length * strength.sum()))
+    used = kept.any(axis=0)
+    basis = _Basis(vectors[:, used], np.sqrt(strength[:, used]), kept[:, used], np.sign(eigenvalues[used]))
+    widths = 2 * kept.sum(axis=1)
+    ranges = _ranges_within(widths, max(1, PAIRWISE_BLOCK_BYTES // (_FLOAT_BYTES * max(1, series))))
+
+    def make(tables: list[SeriesTable]) -> Iterator[Block]:
+        for first, last in ranges:
+            embedded = [_project(features, basis, table, first, last) for table in tables]
+            for sign in (1.0, -1.0):
+                if embedded[0][sign].shape[1]:
+                    yield Block(sign, [e[sign] for e in embedded], None)
+
+    return Embedding(len(ranges), int(widths.sum()), make)
+
+
+def own_weights_embedding(
+    features: FourierFeatures, length: int, tau: float, weighting: Weighting, series: int, tolerance: float
+) -> Embedding:
+    """For series with missing values: each has weights of its own, so the time axis stays as it is."""
+    del tolerance  # nothing is left out here
+    times = np.arange(length, dtype=float)[:, None]
+    step = int(np.clip(PAIRWISE_BLOCK_BYTES // (2 * _FLOAT_BYTES * features.size * max(1, series)), 1, length))
+    ranges = [(first, min(first + step, length)) for first in range(0, length, step)]
+
+    def make(tables: list[SeriesTable]) -> Iterator[Block]:
+        for first, last in ranges:
+            smooth = [_smoothed(features, times, tau, table, first, last) for table in tables]
+            if weighting == "two-sided":
+                yield Block(1.0 / length, smooth, None)
+            else:
+                yield Block(1.0, [_own_points(features, table, first, last) for table in tables], smooth)
+
+    return Embedding(len(ranges), length * features.size, make)
+
+
+@dataclass(frozen=True, eq=False)
+class _Basis:
+    vectors: FloatArray  # (T, r), eigenvectors of the pair weights
+    root: FloatArray  # (f, r), square root of each product's strength
+    kept: AnyArray  # (f, r)
+    sign: FloatArray  # (r,)
+
+
+def _project(
+    features: FourierFeatures, basis: _Basis, table: SeriesTable, first: int, last: int
+) -> dict[float, FloatArray]:
+    """Waves of every series along the eigenvectors: the kept columns, by the sign they count with."""
+    n, length, _ = table.values.shape
+    columns = {s: np.flatnonzero(basis.kept[first:last] & (basis.sign == s)) for s in (1.0, -1.0)}
+    root = basis.root[first:last].ravel()
+    out = {s: np.empty((n, 2 * len(c))) for s, c in columns.items()}
+    rows = max(1, PAIRWISE_BLOCK_BYTES // (16 * _FLOAT_BYTES * length * (last - first)))
+
+    def work(start: int) -> None:
+        part = slice(start, start + rows)
+        waves = features.waves(table.values[part], first, last)
+        turned = (waves.reshape(-1, length) @ basis.vectors).reshape(2, waves.shape[1], -1)
+        for s, column in columns.items():
+            for half in range(2):
+                target = out[s][part, half * len(column) : (half + 1) * len(column)]
+                np.multiply(turned[half][:, column], root[column], out=target)
+
+    with ThreadPoolExecutor(cpu_count()) as pool:
+        list(pool.map(work, range(0, n, rows)))
+    return out
+
+
+def _smoothed(
+    features: FourierFeatures, times: FloatArray, tau: float, table: SeriesTable, first: int, last: int
+) -> FloatArray:
+    out = np.empty((len(table), last - first, features.size))
+    for i, seen in enumerate(table.observed):
+        weights = condition_weights(times[first:last], times[seen], tau)
+        out[i] = weights @ features.transform(table.values[i, seen])
+    return out.reshape(len(table), -1)
+
+
+def _own_points(features: FourierFeatures, table: SeriesTable, first: int, last: int) -> FloatArray:
+    points = table.values[:, first:last].reshape(-1, table.dimensions)
+    own = features.transform(points).reshape(len(table), last - first, features.size)
+    share = table.observed[:, first:last] / table.observed.sum(axis=1, keepdims=True)
+    return (own * share[:, :, None]).reshape(len(table), -1)
+
+
+def _ranges_within(widths: FloatArray, limit: int) -> list[tuple[int, int]]:
+    """Consecutive ranges of frequencies whose columns together stay within the limit, at least one each."""
+    ranges, first, total = [], 0, 0
+    for f, width in enumerate(widths):
+        if f > first and total + width > limit:
+            ranges.append((first, f))
+            first, total = f, 0
+        total += int(width)
+    return [*ranges, (first, len(widths))]

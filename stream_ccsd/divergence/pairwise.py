@@ -1,0 +1,206 @@
+"""The divergence between all pairs of many series, as one matrix product."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy.linalg.blas import dgemm, dsyr2k, dsyrk
+
+from stream_ccsd.divergence.direct import DirectForm, Progress
+from stream_ccsd.divergence.embedding import Embedding, own_weights_embedding, shared_weights_embedding
+from stream_ccsd.divergence.estimator import check_ridge, median_ridge
+from stream_ccsd.divergence.fourier import FourierFeatures, TooManyFrequenciesError
+from stream_ccsd.divergence.kernels import OutputKernel, check_bandwidth
+from stream_ccsd.divergence.series import SeriesTable
+from stream_ccsd.divergence.weights import Weighting
+from stream_ccsd.numeric import MACHINE_EPSILON, PAIRWISE_TOLERANCE, FloatArray
+
+# Gram terms lie between 0 and 1. The product is made exact enough for terms down to this one; smaller ones, whose
+# logarithm would need more digits than the product has, are summed directly. A pair that far apart has a divergence of
+# some 7 nats or more, so there are few of them at any bandwidth worth using.
+_SMALLEST_TERM = 1e-3
+
+# Rows handled at once where a temporary of the whole matrix would double the memory.
+_ROWS = 256
+
+
+def pairwise_divergence(
+    series: ArrayLike | Sequence[ArrayLike],
+    other: ArrayLike | Sequence[ArrayLike] | None = None,
+    *,
+    tau: float,
+    sigma: float | Sequence[float] = 1.0,
+    weighting: Weighting = "two-sided",
+    ridge: float | None = None,
+    tolerance: float = PAIRWISE_TOLERANCE,
+    progress: Progress | None = None,
+) -> FloatArray:
+    r"""C-CSD between all pairs of series, conditioned on the time index, in nats.
+
+    Entry ``i, j`` is :func:`~stream_ccsd.divergence.conditional_divergence` of the samples ``(t, y_i(t))`` and
+    ``(t, y_j(t))`` with the common time grid as reference points. With Fourier features ``phi`` of the Gaussian,
+    a series is the vector :math:`\mu(l) = \sum_t A_{lt} \phi(y_t)` and all Gram terms are one matrix product.
+    The features are exact to rounding; pairs whose Gram term is too small for ``tolerance`` to be promised, and
+    bandwidths that would need an absurd number of features, are computed by the direct double sum instead.
+
+    Parameters
+    ----------
+    series
+        ``(n, T)``, ``(n, T, d)`` for vector outputs, or a sequence of series of unequal lengths. NaN: no weight.
+    other
+        Compare with these instead of among themselves; the result is ``(n, m)``.
+    tau
+        Bandwidth of the time kernel in steps (:func:`time_bandwidth` turns shares of the length into steps).
+    sigma
+        Bandwidth of the Gaussian on the values, one or one for each dimension.
+    weighting
+        ``two-sided`` (Eq. 3 of the paper) or ``one-sided`` (its Table 1, may dip below 0).
+    ridge
+        One ridge for the whole matrix; by default relative to the median self-term of ``series``.
+    tolerance
+        Largest absolute error of an entry, in nats.
+    progress
+        Called with ``(done, total)`` steps.
+
+    Raises
+    ------
+    ValueError
+        For bandwidths, a ridge or a tolerance out of range, or series that cannot be compared.
+
+    Examples
+    --------
+    >>> t = np.linspace(0, 6, 60)
+    >>> D = pairwise_divergence([np.sin(t), np.sin(t + 0.1), np.cos(t)], tau=3.0)
+    >>> D.round(4)
+    array([[0.    , 0.002 , 0.3722],
+           [0.002 , 0.    , 0.3391],
+           [0.3722, 0.3391, 0.    ]])
+    """
+    check_bandwidth("tau", tau)
+    if not (np.isfinite(tolerance) and tolerance > 0):
+        raise ValueError(f"tolerance must be positive, got {tolerance!r}")
+    if ridge is not None:
+        check_ridge(ridge)
+    tables = _tables(series, other)
+    sigmas = OutputKernel(sigma=sigma).sigmas(tables[0].dimensions)
+    direct = DirectForm(tables, tau, sigmas, weighting)
+    gram_error = max(MACHINE_EPSILON / 2, tolerance * _SMALLEST_TERM / 4)
+    try:
+        features = _features(tables, sigmas, gram_error)
+    except TooManyFrequenciesError:
+        log_self = [direct.log_self_terms(which) for which in range(len(tables))]
+        e = median_ridge(log_self[0]) if ridge is None else ridge
+        log_gram = np.logaddexp(direct.log_matrix(progress), _log(e))
+    else:
+        make = shared_weights_embedding if all(t.complete for t in tables) else own_weights_embedding
+        embedding = make(features, tables[0].length, tau, weighting, sum(len(t) for t in tables), gram_error)
+        smallest = max(_SMALLEST_TERM, 64 * MACHINE_EPSILON / tolerance)
+        gram, self_terms = _gram_matrix(embedding, tables, progress)
+        log_self = [_log_self_terms(terms, direct, k, smallest) for k, terms in enumerate(self_terms)]
+        e = median_ridge(log_self[0]) if ridge is None else ridge
+        log_gram = _log_gram(gram, direct, e, smallest)
+    return _divergences(log_gram, log_self, e, weighting)
+
+
+def _tables(
+    series: ArrayLike | Sequence[ArrayLike], other: ArrayLike | Sequence[ArrayLike] | None
+) -> list[SeriesTable]:
+    tables = [SeriesTable.of(series)] if other is None else [SeriesTable.of(series), SeriesTable.of(other)]
+    if len({t.dimensions for t in tables}) > 1:
+        raise ValueError("both sets of series must have the same number of values a time")
+    length = max(t.length for t in tables)
+    return [t if t.length == length else t.padded(length) for t in tables]
+
+
+def _features(tables: list[SeriesTable], sigmas: FloatArray, tolerance: float) -> FourierFeatures:
+    points = [t.points() for t in tables]
+    low = np.min([p.min(axis=0) for p in points], axis=0)
+    high = np.max([p.max(axis=0) for p in points], axis=0)
+    return FourierFeatures.for_box(low, high, sigmas, tolerance=min(tolerance, 0.1))
+
+
+def _gram_matrix(
+    embedding: Embedding, tables: list[SeriesTable], progress: Progress | None
+) -> tuple[FloatArray, list[FloatArray]]:
+    """All Gram terms (of one table with itself: the upper triangle) and the self-terms of each table."""
+    rows, columns = tables[0], tables[-1]
+    gram = np.zeros((len(rows), len(columns)))
+    self_terms = [np.zeros(len(t)) for t in tables]
+    for done, block in enumerate(embedding.make(tables), start=1):
+        right = block.right or block.left
+        for terms, one, two in zip(self_terms, block.left, right, strict=True):
+            terms += block.sign * np.einsum("ij,ij->i", one, two)
+        # BLAS counts columns first: to it a C-ordered array is its own transpose, the result included.
+        a, b = [x.T for x in block.left], [x.T for x in right]
+        half, c = 0.5 * block.sign, gram.T
+        if len(tables) == 2:
+            dgemm(half, b[1], a[0], 1.0, c, trans_a=1, overwrite_c=1)
+            dgemm(half, a[1], b[0], 1.0, c, trans_a=1, overwrite_c=1)
+        elif block.right is None:
+            dsyrk(block.sign, a[0], 1.0, c, trans=1, lower=1, overwrite_c=1)
+        else:
+            dsyr2k(half, a[0], b[0], 1.0, c, trans=1, lower=1, overwrite_c=1)
+        if progress:
+            progress(min(done, embedding.blocks), embedding.blocks)
+    return gram, self_terms
+
+
+def _log_gram(gram: FloatArray, direct: DirectForm, ridge: float, smallest: float) -> FloatArray:
+    """``log(I + ridge)``, in place; terms below ``smallest`` are redone by the direct form."""
+    rows, columns = [], []
+    for part, first in _strips(gram, direct.alone):
+        part += ridge
+        i, j = np.nonzero(part < smallest)
+        np.log(np.maximum(part, np.finfo(float).tiny, out=part), out=part)
+        rows.append(i + first)
+        columns.append(j + (first if direct.alone else 0))
+    i, j = np.concatenate(rows), np.concatenate(columns)
+    if direct.alone:  # a strip's first square reaches below the diagonal, where nothing was computed
+        i, j = i[i < j], j[i < j]
+    gram[i, j] = np.logaddexp(direct.log_terms(i, j, (0, 1)), _log(ridge))
+    return gram
+
+
+def _log_self_terms(terms: FloatArray, direct: DirectForm, which: int, smallest: float) -> FloatArray:
+    weak = terms < smallest
+    logs: FloatArray = np.log(np.where(weak, 1.0, terms))
+    rows = np.flatnonzero(weak)
+    logs[rows] = direct.log_terms(rows, rows, (which, which))
+    return logs
+
+
+def _divergences(log_gram: FloatArray, log_self: list[FloatArray], ridge: float, weighting: Weighting) -> FloatArray:
+    """The symmetric logarithm of the whole matrix, in place; its floor is that of ``GramTerms.divergence``."""
+    alone = len(log_self) == 1
+    left, right = (0.5 * np.logaddexp(log_self[which], _log(ridge)) for which in (0, -1))
+    for part, first in _strips(log_gram, alone):
+        np.subtract(right[first if alone else 0 :][None, :], part, out=part)
+        part += left[first : first + len(part), None]
+        if weighting == "two-sided":
+            np.maximum(part, 0.0, out=part)
+    if alone:
+        np.fill_diagonal(log_gram, 0.0)
+        _mirror(log_gram)
+    return log_gram
+
+
+def _strips(matrix: FloatArray, upper: bool) -> Iterator[tuple[FloatArray, int]]:
+    """Strips of rows and the first row of each; of a symmetric matrix only from the diagonal on."""
+    for first in range(0, len(matrix), _ROWS):
+        yield matrix[first : first + _ROWS, first if upper else 0 :], first
+
+
+def _mirror(matrix: FloatArray, block: int = 512) -> None:
+    """Copy the upper triangle onto the lower, by squares that fit in the cache."""
+    n = len(matrix)
+    for i in range(0, n, block):
+        square = matrix[i : i + block, i : i + block]
+        square[:] = np.triu(square) + np.triu(square, 1).T
+        for j in range(i + block, n, block):
+            matrix[j : j + block, i : i + block] = matrix[i : i + block, j : j + block].T
+
+
+def _log(ridge: float) -> float:
+    return float(np.log(ridge)) if ridge > 0 else -np.inf

@@ -1,0 +1,36 @@
+"""Every numeric threshold of the library, named once, with the reason for its value."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+AnyArray = NDArray[Any]
+
+MACHINE_EPSILON = float(np.finfo(np.float64).eps)
+
+# The ridge of the symmetric logarithm, relative to the median Gram term. The paper asks for "several orders of
+# magnitude below"; ten of them put the ceiling of the divergence at log(1e10), about 23 nats.
+RELATIVE_RIDGE = 1e-10
+
+# A bandwidth below this share of the data's spread already picks the nearest point alone; smaller ones only
+# overflow. Squared twice it is still a normal number.
+SMALLEST_RELATIVE_BANDWIDTH = 1e-75
+
+# Truncation of the Fourier series of the Gaussian: below half a unit in the last place of 1.
+FEATURE_TOLERANCE = 1e-16
+
+# More frequencies than this mean a bandwidth so narrow that the direct form is the better choice.
+MAX_FREQUENCIES = 4096
+
+# What the fast pairwise form promises for each divergence, in nats. Pairs it cannot promise it for are redone
+# by the direct form.
+PAIRWISE_TOLERANCE = 1e-10
+
+# Working memory of the pairwise form beside its result, in bytes.
+PAIRWISE_BLOCK_BYTES = 192 * 2**20
+
+# Bandwidth rules use all pairs up to this many, then a seeded sample of as many.
+BANDWIDTH_PAIRS = 200_000

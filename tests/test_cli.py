@@ -1,0 +1,63 @@
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from stream_ccsd.cli.main import app
+
+runner = CliRunner()
+
+
+@pytest.mark.parametrize("arguments", [[], ["bench"], ["bench", "pairwise", "--help"], ["--help"]])
+def test_help(arguments):
+    result = runner.invoke(app, arguments)
+    assert "Usage" in result.output
+
+
+def test_bench_pairwise_prints_json_alone():
+    result = runner.invoke(
+        app,
+        ["bench", "pairwise", "--sizes", "20,6", "--length", "15", "--json", "-"],
+        env={"STREAM_CCSD_DATA": ""},
+    )
+    assert result.exit_code == 0, result.output
+    rows = json.loads(result.stdout)["sizes"]
+    assert [row["series"] for row in rows] == [6, 20]
+    for row in rows:
+        assert {"fast_s", "direct_s", "dtw_s", "peak_mb", "max_abs_error", "length"} <= row.keys()
+        assert row["max_abs_error"] < 1e-10
+
+
+def test_bench_pairwise_table_and_file(tmp_path):
+    target = tmp_path / "result.json"
+    result = runner.invoke(app, ["bench", "pairwise", "--sizes", "5", "--length", "9", "--json", str(target)])
+    assert result.exit_code == 0, result.output
+    assert "DTW/fast" in result.output
+    assert json.loads(target.read_text())["sizes"]
+    assert list(tmp_path.iterdir()) == [target]
+
+
+def test_bench_pairwise_on_real_series(data_root):
+    arguments = [
+        "bench",
+        "pairwise",
+        "--sizes",
+        "5",
+        "--length",
+        "9",
+        "--json",
+        "-",
+        "--data",
+        str(data_root),
+    ]
+    rows = json.loads(runner.invoke(app, arguments).stdout)["sizes"]
+    assert rows[-1]["source"] == "ECG5000"
+    assert rows[-1]["series"] == 4500
+    assert rows[-1]["max_abs_error"] < 1e-10
+
+
+@pytest.mark.parametrize("sizes", ["1", "ten", "200,", ""])
+def test_bench_pairwise_refuses_sizes(sizes):
+    result = runner.invoke(app, ["bench", "pairwise", "--sizes", sizes])
+    assert result.exit_code == 2
+    assert "--sizes" in result.output
