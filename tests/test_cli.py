@@ -32,7 +32,7 @@ def test_bench_pairwise_table_and_file(tmp_path):
     target = tmp_path / "result.json"
     result = runner.invoke(app, ["bench", "pairwise", "--sizes", "5", "--length", "9", "--json", str(target)])
     assert result.exit_code == 0, result.output
-    assert "DTW/fast" in result.output
+    assert "vs DTW" in result.output
     assert json.loads(target.read_text())["sizes"]
     assert list(tmp_path.iterdir()) == [target]
 

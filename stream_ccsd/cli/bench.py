@@ -46,7 +46,9 @@ def pairwise(
 
 
 def _show_pairwise(console: Console, result: dict[str, Any]) -> None:
-    table = Table(title=f"All pairs, {result['threads']} threads", box=box.SIMPLE)
+    table = Table(
+        title=f"All pairs, {result['threads']} threads", box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True
+    )
     for column in (
         "series",
         "data",
