@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Annotated, Any
 
 import typer
-from rich import box
 from rich.console import Console
-from rich.table import Table
 
-from stream_ccsd.cli.output import DataRootOption, JsonOption, emit, progress_bar
+from stream_ccsd.cli.output import DataRootOption, JsonOption, emit, plain_table, progress_bar
 
 app = typer.Typer(help="Measure speed and memory against peers, in one run on this machine.", no_args_is_help=True)
 
@@ -46,20 +44,8 @@ def pairwise(
 
 
 def _show_pairwise(console: Console, result: dict[str, Any]) -> None:
-    table = Table(
-        title=f"All pairs, {result['threads']} threads", box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True
-    )
-    for column in (
-        "series",
-        "data",
-        "fast s",
-        "direct s*",
-        "DTW s*",
-        "direct/fast",
-        "DTW/fast",
-        "MB",
-        "error",
-    ):
+    table = plain_table(f"All pairs, {result['threads']} threads")
+    for column in ("series", "data", "fast s", "direct s", "DTW s", "vs direct", "vs DTW", "MB", "error"):
         table.add_column(column, justify="right", no_wrap=True)
     for row in result["sizes"]:
         table.add_row(
@@ -74,4 +60,4 @@ def _show_pairwise(console: Console, result: dict[str, Any]) -> None:
             f"{row['max_abs_error']:.1e}",
         )
     console.print(table)
-    console.print("* measured on a sample of pairs and scaled to all pairs; --json says how many")
+    console.print("direct and DTW: measured on a sample of pairs and scaled to all pairs; --json says how many")

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
 
 from stream_ccsd.errors import StreamCcsdError
 
@@ -42,6 +43,11 @@ def emit(result: dict[str, Any], target: str | None, show: Callable[[Console, di
             temporary.replace(path)
         except OSError as error:
             raise StreamCcsdError(f"cannot write the result to {path}: {error.strerror}") from error
+
+
+def plain_table(title: str) -> Table:
+    """A table without borders: it fits 80 columns and survives being pasted into a message."""
+    return Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
 
 
 @contextmanager
