@@ -1,6 +1,6 @@
 """Every numeric threshold of the library, named once, with the reason for its value."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,3 +34,13 @@ PAIRWISE_BLOCK_BYTES = 192 * 2**20
 
 # Bandwidth rules use all pairs up to this many, then a seeded sample of as many.
 BANDWIDTH_PAIRS = 200_000
+
+_Parts = TypeVar("_Parts", bound=tuple[Any, ...])
+
+
+def read_only(parts: _Parts) -> _Parts:
+    """The same tuple, its arrays protected: as those of a mapped file are, so that compiled code sees one kind only."""
+    for value in parts:
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+    return parts

@@ -4,6 +4,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from replay.simulator import SimulatedStream, simulate
+from stream_ccsd.fit import fit
+from stream_ccsd.library.model import Model
+from stream_ccsd.settings import Settings
+
 # A shared two-core machine makes timing-based deadlines flaky; correctness is what these tests are about.
 settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
@@ -16,3 +21,18 @@ def data_root() -> Path:
     if not root or not Path(root).is_dir():
         pytest.skip("real data not found: set STREAM_CCSD_DATA to the folder with banksim/ and ucr/")
     return Path(root)
+
+
+# Small enough for the naive double sums, large enough that every path of the engine is taken.
+SMALL = Settings(window=8, local_history=12, neighbours=40, library_stride=5)
+
+
+@pytest.fixture(scope="session")
+def stream() -> SimulatedStream:
+    return simulate(accounts=40, days=60, fraud_share=0.3, seed=3)
+
+
+@pytest.fixture(scope="session")
+def model(stream) -> Model:
+    normal = stream.normal_accounts()
+    return fit((t for t in stream.transactions if t.account in normal), SMALL)

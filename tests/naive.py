@@ -92,3 +92,98 @@ def effective_rank(gram) -> float:
 def pair_distances(points):
     points = np.atleast_2d(np.asarray(points, float).T).T
     return [math.dist(points[i], points[j]) for i in range(len(points)) for j in range(i)]
+
+
+# --- The fraud scores, as the paper and method write them ---------------------------------------------------------
+
+
+def library_log_weights(windows, x, category, merchant, s, sigma_x):
+    """Log of RBF x mismatch attenuation x rarity prior, for every library window."""
+    pairs = list(zip(windows.categories.tolist(), windows.merchants.tolist(), strict=True))
+    out = []
+    for z, pair in zip(windows.z.astype(np.float32).astype(float), pairs, strict=True):
+        w = -sum((a - b) ** 2 for a, b in zip(z, x, strict=True)) / (2 * sigma_x**2)
+        w += math.log(s.rho_category) * (pair[0] != category) * s.attenuation
+        w += math.log(s.rho_merchant) * (pair[1] != merchant) * s.attenuation
+        w -= s.rarity * s.rarity_beta * math.log(pairs.count(pair) + s.rarity_alpha)
+        out.append(w)
+    return np.array(out)
+
+
+def window_score(windows, amounts, categories, merchants, s, sigma_x, sigma_y):
+    """The paper's score of the last window of a history, with nothing clever: double sums over all pairs."""
+    k, t = s.window, len(amounts) - 1
+    mean, deviation = np.mean(amounts_seen := amounts), np.std(amounts_seen)
+    deviation = deviation if deviation > 0 else 1.0
+
+    def window(end):
+        return (np.asarray(amounts[end - k + 1 : end + 1]) - mean) / deviation
+
+    def flags(end):
+        return categories[end] != categories[end - 1], merchants[end] != merchants[end - 1]
+
+    x = window(t)
+    log_q = library_log_weights(windows, x, categories[t], merchants[t], s, sigma_x)
+    top = np.argsort(-log_q, kind="stable")[: s.neighbours]
+    q = np.exp(log_q[top] - log_q[top].max())
+    q /= q.sum()
+    y_q = [abs(windows.change[j]) for j in top]
+    f_q = [(bool(windows.regime[j] & 2), bool(windows.regime[j] & 1)) for j in top]
+
+    p, y_p, f_p = [], [], []
+    for lag in range(1, s.local_history + 1):
+        end = t - lag
+        if end < k - 1:
+            break
+        w = math.exp(-sum((a - b) ** 2 for a, b in zip(window(end), x, strict=True)) / (2 * sigma_x**2))
+        w *= (s.rho_category if categories[end] != categories[t] else 1.0) if s.attenuation else 1.0
+        w *= (s.rho_merchant if merchants[end] != merchants[t] else 1.0) if s.attenuation else 1.0
+        w *= 0.5 ** (lag / s.half_life) if s.decay else 1.0
+        if s.boosts:
+            w *= s.eta_category if flags(end)[0] == flags(t)[0] else 1.0
+            w *= s.eta_merchant if flags(end)[1] == flags(t)[1] else 1.0
+        p.append(w)
+        y_p.append(abs(amounts[end] - amounts[end - 1]) / deviation)
+        f_p.append(flags(end))
+    if not p:
+        return math.nan
+    p = np.array(p) / np.sum(p)
+
+    def likeness(y, f, y2, f2):
+        value = math.exp(-((y - y2) ** 2) / (2 * sigma_y**2))
+        if s.gates:
+            value *= (s.gate_category if f[0] != f2[0] else 1.0) * (s.gate_merchant if f[1] != f2[1] else 1.0)
+        return value
+
+    def term(w, y, f, w2, y2, f2):
+        left, right = list(zip(w, y, f, strict=True)), list(zip(w2, y2, f2, strict=True))
+        return sum(a * b * likeness(u, g, v, h) for a, u, g in left for b, v, h in right)
+
+    pp, qq, pq = term(p, y_p, f_p, p, y_p, f_p), term(q, y_q, f_q, q, y_q, f_q), term(p, y_p, f_p, q, y_q, f_q)
+    return 0.5 * (math.log(pp) + math.log(qq)) - math.log(pq)
+
+
+def outcome_kernel(o, o2, s):
+    value = math.exp(-((o[0] - o2[0]) ** 2) / (2 * s.sigma_u**2))
+    return value * (1.0 if o[1] == o2[1] else s.mismatch) * (1.0 if o[2] == o2[2] else s.mismatch)
+
+
+def outcome_score(o, law, s):
+    """-log( sum_j q_j k(o, o_j) / sqrt(sum_ij q_i q_j k(o_i, o_j)) ), law a list of (share, outcome)."""
+    density = sum(share * outcome_kernel(o, o2, s) for share, o2 in law) + s.outcome_ridge
+    own = sum(a * b * outcome_kernel(x, y, s) for a, x in law for b, y in law)
+    return -math.log(density / math.sqrt(own))
+
+
+def habit_score(history, o, law, s, strength):
+    """The same with the account's decayed law mixed in; history from oldest to newest, without o."""
+    density = sum(share * outcome_kernel(o, o2, s) for share, o2 in law) + s.outcome_ridge
+    own = sum(a * b * outcome_kernel(x, y, s) for a, x in law for b, y in law)
+    likeness = weight = 0.0
+    for lag, past in enumerate(reversed(history), start=1):
+        if lag > s.local_history:
+            break
+        decay = 0.5 ** (lag / s.half_life)
+        likeness += decay * outcome_kernel(o, past, s)
+        weight += decay
+    return -math.log((likeness + strength * density) / (weight + strength) / math.sqrt(own))

@@ -1,0 +1,169 @@
+"""What is remembered of an account: a fixed, small record, packed to bytes between events.
+
+The record holds the K + L - 1 newest transactions (all that L overlapping windows of K need), running mean and
+deviation, the maximum score, and the answers to its newest transactions, so that a duplicate can be answered as it was
+the first time. In memory it is one numpy record that compiled code reads and
+writes; at rest it is bytes with a version, its sizes and a checksum, holding only what is in use.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.numeric import AnyArray
+
+STATE_VERSION = 1
+RECENT = 20
+"""Newest transactions whose ids and answers are kept, for duplicates."""
+TOP = 3
+"""Highest scores whose sum is the account's accumulated evidence."""
+DENSITY_POINTS = 24
+"""Points of each density curve in an alert."""
+REGIMES = 3
+"""Library regimes named in an alert."""
+
+_MAGIC = b"CA"
+_HEAD = struct.Struct("<2sBHHI")  # magic, version, window, local history, checksum
+
+
+class StateError(StreamCcsdError):
+    """Bytes that are not an account state of this version and these settings."""
+
+
+# What an account was told about one of its newest transactions.
+ANSWER = np.dtype(
+    [
+        ("id", "u8"),
+        ("divergence", "f8"),
+        ("habit", "f8"),
+        ("previous_maximum", "f8"),
+        ("status", "u4"),
+        ("flags", "u4"),
+    ]
+)
+
+# The evidence behind the account's latest alert, small enough to stay in the state.
+EVIDENCE = np.dtype(
+    [
+        ("id", "u8"),
+        ("regime_share", "f4", (REGIMES,)),
+        ("regime_category", "u4", (REGIMES,)),
+        ("regime_merchant", "u4", (REGIMES,)),
+        ("reach", "f4"),  # the density curves run from 0 to this abs(Δz)
+        ("local_density", "f4", (DENSITY_POINTS,)),
+        ("global_density", "f4", (DENSITY_POINTS,)),
+    ]
+)
+
+# One earlier transaction.
+ENTRY = np.dtype([("amount", "f8"), ("category", "u4"), ("merchant", "u4")])
+
+
+def account_dtype(window: int, local_history: int) -> np.dtype[Any]:
+    """Layout of the record. The history comes last, from oldest to newest, so that the bytes can end where it does."""
+    return np.dtype(
+        [
+            ("count", "i8"),
+            ("mean", "f8"),
+            ("squares", "f8"),  # sum of squared deviations from the mean (Welford)
+            ("newest_time", "f8"),
+            ("top", "f8", (TOP,)),  # highest scores, falling; the first is the account's maximum
+            ("alerts", "i8"),
+            ("alerted_score", "f8"),
+            ("alerted_time", "f8"),
+            ("evidence", EVIDENCE),
+            ("kept", "i8"),  # answers in use
+            ("answers", ANSWER, (RECENT,)),
+            ("held", "i8"),  # history in use
+            ("history", ENTRY, (window + local_history - 1,)),
+        ]
+    )
+
+
+class Slab:
+    """Working memory for accounts: one record a row, also seen as raw bytes."""
+
+    def __init__(self, blank: AnyArray, rows: int) -> None:
+        self.records: AnyArray = np.tile(blank, rows)
+        self.raw: AnyArray = self.records.view(np.uint8).reshape(rows, -1)
+        self.held: AnyArray = self.records["held"]
+        self.kept: AnyArray = self.records["kept"]
+
+
+class AccountCodec:
+    """Moves account records between working memory and bytes.
+
+    >>> codec = AccountCodec(window=50, local_history=120)
+    >>> codec.largest <= 4096
+    True
+    """
+
+    def __init__(self, window: int, local_history: int) -> None:
+        self.window, self.local_history = window, local_history
+        self.dtype = account_dtype(window, local_history)
+        self.longest_history = window + local_history - 1
+        self.largest = _HEAD.size + self.dtype.itemsize
+        self._fixed = self.dtype.itemsize - self.longest_history * ENTRY.itemsize
+        self._blank = np.zeros(1, self.dtype)
+        for name in ("newest_time", "alerted_time", "alerted_score", "top"):
+            self._blank[name] = -np.inf
+        self._blank_bytes = self._blank.view(np.uint8)
+        self._head = (_MAGIC, STATE_VERSION, window, local_history)
+        self._seed = zlib.crc32(_HEAD.pack(*self._head, 0))
+
+    def slab(self, rows: int) -> Slab:
+        """Working memory for that many accounts, all of them new."""
+        return Slab(self._blank, rows)
+
+    def clear(self, slab: Slab, row: int) -> None:
+        """Make a row that of an account nothing is known of yet."""
+        slab.raw[row] = self._blank_bytes
+
+    def pack(self, slab: Slab, row: int) -> bytes:
+        """A row as bytes, without the history that is not in use."""
+        body = slab.raw[row, : self._fixed + slab.held[row] * ENTRY.itemsize].tobytes()
+        return _HEAD.pack(*self._head, zlib.crc32(body, self._seed)) + body
+
+    def unpack(self, data: bytes, slab: Slab, row: int) -> None:
+        """Fill a row from bytes; after an error the row is that of a new account, or as it was.
+
+        Raises
+        ------
+        StateError
+            If the bytes are cut short, altered, of another version, or of other window settings.
+        """
+        if not isinstance(data, bytes) or len(data) < _HEAD.size:
+            raise StateError(f"an account state has at least {_HEAD.size} bytes, got {_length(data)}")
+        *head, checksum = _HEAD.unpack_from(data)
+        if tuple(head) != self._head:
+            raise StateError(self._explain(*head))
+        body = memoryview(data)[_HEAD.size :]
+        if zlib.crc32(body, self._seed) != checksum:
+            raise StateError("the account state is damaged: its checksum does not match")
+        history = len(body) - self._fixed
+        if not 0 <= history <= self.longest_history * ENTRY.itemsize:
+            raise StateError("the account state is damaged: its length is impossible")
+        slab.raw[row, : len(body)] = np.frombuffer(body, np.uint8)
+        slab.raw[row, len(body) :] = 0
+        if slab.held[row] * ENTRY.itemsize != history or not 0 <= slab.kept[row] <= RECENT:
+            self.clear(slab, row)
+            raise StateError("the account state is damaged: its sizes do not agree")
+
+    def _explain(self, magic: bytes, version: int, window: int, local_history: int) -> str:
+        if magic != _MAGIC:
+            return "these bytes are not an account state"
+        if version != STATE_VERSION:
+            return f"account state of version {version}, this program reads version {STATE_VERSION}"
+        return (
+            f"account state for window {window} and local history {local_history}, "
+            f"the model has {self.window} and {self.local_history}"
+        )
+
+
+def _length(data: object) -> str:
+    return str(len(data)) if isinstance(data, bytes | bytearray | memoryview) else type(data).__name__

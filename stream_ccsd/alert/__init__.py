@@ -1,0 +1,1 @@
+"""From scores to alerts: where the line is (``threshold``), when it counts (``policy``), and why (``reasons``)."""

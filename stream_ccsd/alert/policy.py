@@ -1,0 +1,76 @@
+"""When an account's running maximum becomes an alert."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from stream_ccsd.account import TOP
+from stream_ccsd.numeric import FloatArray
+from stream_ccsd.settings import Settings
+
+# What became of a score that reached the threshold, kept in each answer's flags.
+QUIET, ALERTED, HELD_BACK = 0, 1, 2
+
+
+class Policy(NamedTuple):
+    """The numbers of the decision."""
+
+    threshold: float
+    margin: float
+    cooldown: float
+    cap: int
+    interval: float
+
+
+def build_policy(settings: Settings, threshold: float) -> Policy:
+    """The policy of these settings at that threshold."""
+    return Policy(
+        float(threshold),
+        settings.alert_margin,
+        settings.alert_cooldown,
+        settings.alert_cap,
+        settings.alert_interval,
+    )
+
+
+@njit(cache=True, nogil=True)
+def decide(policy: Policy, account: Any, score: float, time: float, cap: FloatArray) -> int:
+    """Whether this score, already entered in the account's maximum, is an alert; updates account and cap if so.
+
+    A first alert needs the threshold; a further one a score above the last alert's by the margin, after the cool-down.
+    ``cap`` holds the current interval and the alerts in it; an alert over the cap is held back, and the account may
+    alert with its next transaction that qualifies.
+    """
+    if not score >= policy.threshold:
+        return QUIET
+    if account.alerts > 0 and (
+        score < account.alerted_score + policy.margin or time < account.alerted_time + policy.cooldown
+    ):
+        return QUIET
+    if policy.cap > 0:
+        interval = np.floor(time / policy.interval)
+        if interval > cap[0]:
+            cap[0], cap[1] = interval, 0.0
+        if cap[1] >= policy.cap:
+            return HELD_BACK
+        cap[1] += 1.0
+    account.alerts += 1
+    account.alerted_score = score
+    account.alerted_time = time
+    return ALERTED
+
+
+@njit(cache=True, nogil=True)
+def enter_score(account: Any, score: float) -> float:
+    """Enter a score among the account's highest; returns the maximum before."""
+    before = account.top[0]
+    for i in range(TOP):
+        if score > account.top[i]:
+            for j in range(TOP - 1, i, -1):
+                account.top[j] = account.top[j - 1]
+            account.top[i] = score
+            break
+    return before

@@ -1,0 +1,158 @@
+"""An alert, with its reasons in words and numbers."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from stream_ccsd.account import REGIMES
+from stream_ccsd.library.model import Model
+from stream_ccsd.transaction import Transaction
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One additive part of the outcome score, in nats, and what it says."""
+
+    nats: float
+    text: str
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A (category, merchant) that holds a share of the library neighbours' weight."""
+
+    category: str
+    merchant: str
+    share: float
+
+
+@dataclass(frozen=True)
+class Densities:
+    """Both laws of abs(Δz) on a common axis, for a plot; empty before an account has windows to compare."""
+
+    change: list[float]
+    account: list[float]
+    normal: list[float]
+
+
+@dataclass(frozen=True)
+class Alert:
+    """Why an account is worth a look. The id follows from account and transaction, so it never changes."""
+
+    id: str
+    account: str
+    transaction: str
+    time: float
+    score_name: str
+    score: float  # rarity of the score, -log(tail rate), in nats
+    threshold: float
+    tail_rate: float
+    previous_maximum: float | None
+    model: str
+    scores: dict[str, float | None]
+    category_changed: bool | None
+    merchant_changed: bool | None
+    reasons: list[Reason]
+    neighbours: list[Regime]
+    densities: Densities
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    @property
+    def headline(self) -> str:
+        """The alert in one line."""
+        best = max(self.reasons, key=lambda r: r.nats)
+        return f"{self.account}: 1 in {one_in(self.tail_rate)} normal transactions scores this high; {best.text}"
+
+
+def one_in(rate: float) -> str:
+    """``1 / rate`` for people.
+
+    >>> one_in(1e-3), one_in(0.25), one_in(3e-13)
+    ('1,000', '4', '3.3e+12')
+    """
+    count = 1.0 / max(rate, 1e-300)
+    return f"{count:,.0f}" if count < 1e9 else f"{count:.1e}"
+
+
+def make_alert(model: Model, transaction: Transaction, out: Any, score_name: str, threshold: float) -> Alert:
+    """The alert of a transaction from its compiled output record."""
+    previous = float(out["previous_maximum"])
+    regime = int(out["regime"])
+    return Alert(
+        id=blake2b(
+            f"{transaction.account}\0{transaction.id}".encode("utf-8", "surrogatepass"), digest_size=12
+        ).hexdigest(),
+        account=transaction.account,
+        transaction=transaction.id,
+        time=transaction.time,
+        score_name=score_name,
+        score=float(out["score"]),
+        threshold=threshold,
+        tail_rate=math.exp(-float(out["score"])),
+        previous_maximum=previous if math.isfinite(previous) else None,
+        model=model.version,
+        scores={
+            name: float(out[name]) if math.isfinite(out[name]) else None for name in ("outcome", "habit", "divergence")
+        },
+        category_changed=bool(regime & 2) if regime >= 0 else None,
+        merchant_changed=bool(regime & 1) if regime >= 0 else None,
+        reasons=_reasons(transaction, out),
+        neighbours=_neighbours(model, out["evidence"]),
+        densities=_densities(out["evidence"]),
+    )
+
+
+def _reasons(transaction: Transaction, out: Any) -> list[Reason]:
+    merchant, category, amount = (float(out[f"{part}_part"]) for part in ("merchant", "category", "amount"))
+    habit = float(out["habit"] - out["outcome"])
+    category_text = (
+        f"category {transaction.category!r} makes up {_share(category)} of normal transactions at that merchant"
+        if transaction.category
+        else "no category given"
+    )
+    reasons = [
+        Reason(merchant, f"merchant {transaction.merchant!r} sees {_share(merchant)} of normal transactions"),
+        Reason(category, category_text),
+        Reason(amount, f"amount {transaction.amount:,.2f} is {_distance(amount)} what is paid there"),
+    ]
+    if habit > 0.5:
+        reasons.append(Reason(habit, f"{math.exp(habit):,.1f} times less likely for this account than for others"))
+    return sorted(reasons, key=lambda r: -r.nats)
+
+
+def _share(nats: float) -> str:
+    share = math.exp(-nats)
+    return f"{share:.0%}" if share >= 0.1 else f"1 in {one_in(share)}"
+
+
+def _distance(nats: float) -> str:
+    if nats < 2.5:
+        return "close to"
+    return "unlike" if nats < 6 else "far from"
+
+
+def _neighbours(model: Model, evidence: Any) -> list[Regime]:
+    return [
+        Regime(
+            model.name(evidence["regime_category"][i]),
+            model.name(evidence["regime_merchant"][i]),
+            float(evidence["regime_share"][i]),
+        )
+        for i in range(REGIMES)
+        if evidence["regime_share"][i] > 0
+    ]
+
+
+def _densities(evidence: Any) -> Densities:
+    if not evidence["reach"] > 0:
+        return Densities([], [], [])
+    axis = np.linspace(0.0, float(evidence["reach"]), len(evidence["local_density"]))
+    return Densities(axis.tolist(), evidence["local_density"].tolist(), evidence["global_density"].tolist())

@@ -1,0 +1,257 @@
+"""The engine: transactions in, scores and alerts out, one at a time or in batches, with all state per account.
+
+What happens to an event:
+
+===========  ==========================================================================================
+scored       its time is at or after its account's newest: it is entered and scored
+late         up to ``settings.grace`` behind: entered in the order of arrival, scored and marked
+too late     further behind: refused with the reason; nothing changes
+duplicate    its id is among the account's newest: nothing changes, the answer is that of the first time
+refused      the account's stored state cannot be read: nothing changes, the other accounts go on
+===========  ==========================================================================================
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Iterable, MutableMapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stream_ccsd.account import AccountCodec, StateError
+from stream_ccsd.alert.policy import ALERTED, HELD_BACK, build_policy
+from stream_ccsd.alert.reasons import Alert, make_alert
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.library.model import Model
+from stream_ccsd.numeric import AnyArray
+from stream_ccsd.score.divergence import build_change_law
+from stream_ccsd.score.outcome import habit_log_decay
+from stream_ccsd.step import EVENT, OUTPUT, SCORE_NAMES, STATUS_NAMES, TOO_LATE, Kit, Room, Tails, run
+from stream_ccsd.transaction import Transaction, code, identity
+
+# Accounts have names, so the empty name is free for what belongs to none of them.
+_CAP_KEY = ""
+_CAP = struct.Struct("<ddI")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What the engine says about one transaction. Scores are None where there is nothing to compare yet."""
+
+    transaction: Transaction
+    status: str
+    outcome: float | None = None
+    habit: float | None = None
+    divergence: float | None = None
+    score: float | None = None  # the alert score: rarity, -log(tail rate)
+    outcome_rarity: float | None = None
+    habit_rarity: float | None = None
+    divergence_rarity: float | None = None
+    maximum: float | None = None  # the account's highest alert score so far
+    accumulated: float | None = None  # the sum of its three highest
+    model: str = ""
+    alert: Alert | None = None
+    held_back: bool = False  # it would have been an alert, but for the cap
+    reason: str | None = None  # why it was refused
+
+    @property
+    def tail_rate(self) -> float | None:
+        """Share of normal transactions that score this high."""
+        return None if self.score is None else float(np.exp(-self.score))
+
+
+class Engine:
+    """Scores a stream of transactions against a model.
+
+    Parameters
+    ----------
+    model
+        From :func:`~stream_ccsd.fit.fit` or :meth:`Model.load`.
+    states
+        Packed account states by account: a dict, or anything like one that keeps them for longer.
+    threshold
+        Alert score from which on an account is alerted; by default the model's.
+    """
+
+    def __init__(
+        self, model: Model, states: MutableMapping[str, bytes] | None = None, threshold: float | None = None
+    ) -> None:
+        settings = model.settings
+        if settings.standardise != "causal":
+            raise StreamCcsdError("this model is standardised over whole histories, which a stream does not have")
+        self.model = model
+        self.states: MutableMapping[str, bytes] = {} if states is None else states
+        self.threshold = model.threshold if threshold is None else threshold
+        self._version = model.version
+        self._score_name = settings.alert_on
+        self._codec = AccountCodec(settings.window, settings.local_history)
+        self._kit = make_kit(model, self.threshold)
+        self._room = Room.of(len(model.index.z), self._codec.longest_history, settings.local_history)
+        self._slab = self._codec.slab(1)
+        self._events, self._outputs = np.zeros(1, EVENT), np.zeros(1, OUTPUT)
+        if settings.alert_cap and _CAP_KEY in self.states:
+            self._room.cap[:] = _unpack_cap(self.states[_CAP_KEY])
+
+    def process(self, transaction: Transaction) -> Result:
+        """Score one transaction and update its account."""
+        return self.process_many((transaction,))[0]
+
+    def process_many(self, transactions: Iterable[Transaction]) -> list[Result]:
+        """Score transactions in the given order: the same results, to the bit, as one at a time.
+
+        States are written back once, after the last transaction; if anything fails before, none is changed.
+        """
+        batch = transactions if isinstance(transactions, Sequence) else list(transactions)
+        refusals = self._load(batch)
+        good = [t for t in batch if t.account not in refusals] if refusals else batch
+        cap = self._room.cap.copy()
+        try:
+            run(self._kit, self._room, self._slab.records, self._events[: len(good)], self._outputs[: len(good)])
+            self._store(good)
+        except BaseException:
+            self._room.cap[:] = cap
+            raise
+        answers = iter(self._answers(good))
+        if not refusals:
+            return list(answers)
+        return [
+            Result(t, "refused", model=self._version, reason=refusals[t.account])
+            if t.account in refusals
+            else next(answers)
+            for t in batch
+        ]
+
+    def _load(self, batch: Sequence[Transaction]) -> dict[str, str]:
+        """Bring the accounts of a batch into working memory; returns the accounts whose state cannot be read."""
+        if len(self._events) < len(batch):
+            self._events, self._outputs = np.zeros(len(batch), EVENT), np.zeros(len(batch), OUTPUT)
+            self._slab = self._codec.slab(len(batch))
+        rows: dict[str, int] = {}
+        refusals: dict[str, str] = {}
+        count = 0
+        for transaction in batch:
+            account = transaction.account
+            row = rows.get(account)
+            if row is None:
+                if account in refusals:
+                    continue
+                row = len(rows)
+                try:
+                    data = self.states.get(account)
+                    if data is None:
+                        self._codec.clear(self._slab, row)
+                    else:
+                        self._codec.unpack(data, self._slab, row)
+                except StateError as error:
+                    refusals[account] = f"the stored state of account {account!r} cannot be used: {error}"
+                    continue
+                rows[account] = row
+            self._events[count] = (
+                row,
+                transaction.time,
+                transaction.amount,
+                code(transaction.category),
+                code(transaction.merchant),
+                identity(transaction.id),
+            )
+            count += 1
+        self._rows = rows
+        return refusals
+
+    def _store(self, good: Sequence[Transaction]) -> None:
+        if not good:
+            return
+        packed = {account: self._codec.pack(self._slab, row) for account, row in self._rows.items()}
+        if self.model.settings.alert_cap:
+            packed[_CAP_KEY] = _pack_cap(self._room.cap)
+        self.states.update(packed)
+
+    def _answers(self, good: Sequence[Transaction]) -> list[Result]:
+        outputs = self._outputs[: len(good)]
+        columns = [outputs[name].tolist() for name in _RESULT_COLUMNS]
+        results = []
+        for i, (transaction, *values) in enumerate(zip(good, *columns, strict=True)):
+            status, decision, divergence, *rest = values
+            if status == TOO_LATE:
+                newest = float(outputs["newest_time"][i])
+                reason = (
+                    f"time {transaction.time:g} lies {newest - transaction.time:g} behind the account's newest "
+                    f"({newest:g}), more than the grace of {self.model.settings.grace:g}"
+                )
+                results.append(Result(transaction, STATUS_NAMES[status], model=self._version, reason=reason))
+                continue
+            alert = None
+            if decision == ALERTED:
+                alert = make_alert(self.model, transaction, outputs[i], self._score_name, self.threshold)
+            outcome, habit, score, outcome_rarity, habit_rarity, divergence_rarity, maximum, accumulated = rest
+            missing = math.isnan(divergence)
+            results.append(
+                Result(
+                    transaction,
+                    STATUS_NAMES[status],
+                    outcome,
+                    habit,
+                    None if missing else divergence,
+                    score,
+                    outcome_rarity,
+                    habit_rarity,
+                    None if missing else divergence_rarity,
+                    maximum,
+                    accumulated,
+                    self._version,
+                    alert,
+                    decision == HELD_BACK,
+                )
+            )
+        return results
+
+
+_RESULT_COLUMNS = (
+    "status",
+    "decision",
+    "divergence",
+    "outcome",
+    "habit",
+    "score",
+    "outcome_rarity",
+    "habit_rarity",
+    "divergence_rarity",
+    "maximum",
+    "accumulated",
+)
+
+
+def make_kit(model: Model, threshold: float | None = None) -> Kit:
+    """The model as compiled code takes it."""
+    settings = model.settings
+    return Kit(
+        library=model.index,
+        change_law=build_change_law(model.index, settings, model.sigma_y),
+        laws=model.laws,
+        habit_log_decay=habit_log_decay(settings),
+        habit_strength=float(model.habit_strength),
+        tails=Tails(**model.tails),
+        policy=build_policy(settings, model.threshold if threshold is None else threshold),
+        with_divergence=settings.divergence,
+        alert_on=SCORE_NAMES.index(settings.alert_on),
+        grace=float(settings.grace),
+        lags=np.arange(1, settings.local_history + 1),
+    )
+
+
+def _pack_cap(cap: AnyArray) -> bytes:
+    return _CAP.pack(*cap, zlib.crc32(cap.tobytes()))
+
+
+def _unpack_cap(data: bytes) -> Any:
+    try:
+        *values, checksum = _CAP.unpack(data)
+    except struct.error as error:
+        raise StateError(f"the stored count of alerts cannot be read: {error}") from error
+    if zlib.crc32(np.array(values).tobytes()) != checksum:
+        raise StateError("the stored count of alerts is damaged: its checksum does not match")
+    return values

@@ -1,0 +1,205 @@
+"""Learning what normal looks like, from transactions of accounts that are taken to be normal. No label is read."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from stream_ccsd.account import AccountCodec
+from stream_ccsd.alert.threshold import threshold_by_budget
+from stream_ccsd.divergence import median_bandwidth
+from stream_ccsd.engine import make_kit
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.library.index import build_index
+from stream_ccsd.library.laws import Laws, build_laws
+from stream_ccsd.library.model import TAIL_NAMES, Model
+from stream_ccsd.library.tails import Tail, fit_tail, rarity
+from stream_ccsd.library.windows import AccountHistory, library_windows
+from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.score.outcome import habit_density, habit_log_decay, outcome_parts
+from stream_ccsd.settings import Settings
+from stream_ccsd.step import EVENT, OUTPUT, Room, run
+from stream_ccsd.transaction import Transaction, code
+
+Progress = Callable[[int, int], None]
+
+# Strengths of the normal law against an account's own that are tried, in transactions.
+_STRENGTHS = 2.0 ** np.arange(-1, 15)
+
+
+class FitError(StreamCcsdError):
+    """There is not enough to learn from."""
+
+
+def fit(
+    transactions: Iterable[Transaction], settings: Settings | None = None, progress: Progress | None = None
+) -> Model:
+    """Build a model from transactions of normal accounts, in any order of accounts and in time order within each.
+
+    A share of the accounts (``settings.holdout``) stays out of library and laws; tail rates, the strength of habits
+    and hence the alert threshold are calibrated on it. With the same transactions, the order of the accounts changes
+    nothing.
+
+    Parameters
+    ----------
+    transactions
+        Only of accounts taken to be normal: whatever is in here will not be noticed later.
+    settings
+        Defaults to the paper's values.
+    progress
+        Called with ``(done, total)`` calibrated transactions.
+
+    Raises
+    ------
+    FitError
+        With fewer than two accounts: one to learn from and one to calibrate on.
+    """
+    settings = settings or Settings()
+    names: dict[int, str] = {}
+    histories = _collect(transactions, names)
+    accounts = sorted(histories)
+    if len(accounts) < 2:
+        raise FitError(f"a model needs transactions of at least 2 normal accounts, got {len(accounts)}")
+    shuffled = np.random.default_rng(settings.seed).permutation(len(accounts))
+    held_out = {accounts[i] for i in shuffled[: max(1, round(settings.holdout * len(accounts)))]}
+    learnt = [histories[a] for a in accounts if a not in held_out]
+    if not learnt:
+        raise FitError(f"holdout {settings.holdout} leaves no account to learn from: give more accounts")
+    calibration = [histories[a] for a in accounts if a in held_out]
+
+    windows = library_windows(learnt, settings)
+    sigma_x, sigma_y = settings.sigma_x or 1.0, settings.sigma_y or 1.0
+    if len(windows) > 1:
+        sigma_x = settings.sigma_x or median_bandwidth(windows.z, seed=settings.seed)
+        sigma_y = settings.sigma_y or median_bandwidth(windows.change, seed=settings.seed)
+    index = build_index(windows, settings, sigma_x)
+    amounts, categories, merchants = (np.concatenate([getattr(h, c) for h in learnt]) for c in _COLUMNS)
+    laws = build_laws(amounts, categories, merchants, settings)
+    strength = settings.habit_strength or _best_strength(laws, calibration, settings)
+    model = Model(
+        settings=settings,
+        index=index,
+        laws=laws,
+        tails={name: fit_tail(np.empty(0), settings.tail_share) for name in TAIL_NAMES},
+        sigma_y=sigma_y,
+        habit_strength=strength,
+        threshold=threshold_by_budget(settings.alert_rate),
+        fingerprint=_fingerprint(histories, accounts),
+        facts={
+            "accounts": len(learnt),
+            "transactions": int(sum(len(h.amounts) for h in learnt)),
+            "held_out_accounts": len(calibration),
+            "held_out_transactions": int(sum(len(h.amounts) for h in calibration)),
+            "library_windows": len(windows),
+        },
+        names=names,
+    )
+    return Model(**{**_fields(model), "tails": _calibrate(model, calibration, progress)})
+
+
+_COLUMNS = ("amounts", "categories", "merchants")
+
+
+def _fields(model: Model) -> dict[str, Any]:
+    return {name: getattr(model, name) for name in model.__dataclass_fields__}
+
+
+def _collect(transactions: Iterable[Transaction], names: dict[int, str]) -> dict[str, AccountHistory]:
+    rows: dict[str, list[Transaction]] = {}
+    for transaction in transactions:
+        rows.setdefault(transaction.account, []).append(transaction)
+        for text in (transaction.category, transaction.merchant):
+            known = names.setdefault(code(text), text)
+            if known != text:
+                raise FitError(f"{known!r} and {text!r} have the same 32-bit code: rename one of them")
+    histories = {}
+    for account, entries in rows.items():
+        entries.sort(key=lambda t: t.time)
+        histories[account] = AccountHistory(
+            np.array([t.amount for t in entries]),
+            np.array([code(t.category) for t in entries], np.uint32),
+            np.array([code(t.merchant) for t in entries], np.uint32),
+        )
+    return histories
+
+
+def _fingerprint(histories: dict[str, AccountHistory], accounts: list[str]) -> str:
+    digest = hashlib.sha256()
+    for account in accounts:
+        digest.update(account.encode("utf-8", "surrogatepass") + b"\0")
+        for column in _COLUMNS:
+            digest.update(np.ascontiguousarray(getattr(histories[account], column)).tobytes())
+    return digest.hexdigest()
+
+
+def _best_strength(laws: Laws, calibration: list[AccountHistory], settings: Settings) -> float:
+    """The strength under which held-out normal transactions are most likely: weak habits, strong normal law."""
+    log_decay = habit_log_decay(settings)
+    terms = [_habit_terms(laws, log_decay, h.amounts, h.categories, h.merchants) for h in calibration]
+    density, likeness, weight = (np.concatenate(column) for column in zip(*terms, strict=True))
+    cost = [-np.mean(np.log((likeness + s * density) / (weight + s))) for s in _STRENGTHS]
+    return float(_STRENGTHS[int(np.argmin(cost))])
+
+
+def _calibrate(model: Model, calibration: list[AccountHistory], progress: Progress | None) -> dict[str, Tail]:
+    """Tail rates of every score, from the engine's own scores of the held-out accounts."""
+    scores = score_histories(model, calibration, progress)
+    share = model.settings.tail_share
+    tails = {name: fit_tail(scores[name], share) for name in ("outcome", "habit", "divergence")}
+    outcome, habit = (_rarities(tails[name], scores[name]) for name in ("outcome", "habit"))
+    tails["fused"] = fit_tail(np.maximum(outcome, habit), share)
+    return tails
+
+
+def score_histories(model: Model, histories: list[AccountHistory], progress: Progress | None = None) -> AnyArray:
+    """The engine's answers to whole histories, account after account, as one table of outputs."""
+    settings = model.settings
+    codec = AccountCodec(settings.window, settings.local_history)
+    kit = make_kit(model)
+    room = Room.of(len(model.index.z), codec.longest_history, settings.local_history)
+    total = sum(len(h.amounts) for h in histories)
+    outputs = np.zeros(total, OUTPUT)
+    done = 0
+    slab = codec.slab(1)
+    for history in histories:
+        codec.clear(slab, 0)
+        n = len(history.amounts)
+        events = np.zeros(n, EVENT)
+        events["amount"], events["category"], events["merchant"] = (
+            history.amounts,
+            history.categories,
+            history.merchants,
+        )
+        events["time"] = events["id"] = np.arange(n)
+        run(kit, room, slab.records, events, outputs[done : done + n])
+        done += n
+        if progress:
+            progress(done, total)
+    return outputs
+
+
+@njit(cache=True, nogil=True)
+def _habit_terms(
+    laws: Laws, log_decay: FloatArray, amounts: FloatArray, categories: AnyArray, merchants: AnyArray
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    n = len(amounts)
+    density, likeness, weight = np.empty(n), np.empty(n), np.empty(n)
+    for t in range(n):
+        density[t] = outcome_parts(laws, amounts[t], categories[t], merchants[t])[4]
+        first = max(0, t + 1 - len(log_decay))
+        likeness[t], weight[t] = habit_density(
+            laws, log_decay, amounts[first : t + 1], categories[first : t + 1], merchants[first : t + 1]
+        )
+    return density, likeness, weight
+
+
+@njit(cache=True, nogil=True)
+def _rarities(tail: Tail, scores: FloatArray) -> FloatArray:
+    out = np.empty(len(scores))
+    for i in range(len(scores)):
+        out[i] = rarity(tail, scores[i])
+    return out

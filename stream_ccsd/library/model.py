@@ -1,0 +1,224 @@
+"""A fitted model: everything the engine compares with, as a directory that several processes can share.
+
+``model.json`` is for people and checks (settings, bandwidths, threshold, calibration, fingerprint, the other files'
+sizes and hashes); ``windows.arrow``, ``laws.arrow`` and ``names.arrow`` are Arrow files, memory-mapped on load.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.library.index import Index
+from stream_ccsd.library.laws import Laws
+from stream_ccsd.library.tails import Tail
+from stream_ccsd.numeric import AnyArray, read_only
+from stream_ccsd.settings import Settings, SettingsError
+
+FORMAT = "stream-ccsd model"
+FORMAT_VERSION = 1
+_Part = TypeVar("_Part")
+TAIL_NAMES = ("outcome", "habit", "divergence", "fused")
+
+
+class ModelError(StreamCcsdError):
+    """A model directory cannot be used; says which file and why."""
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """What normal looks like, the settings it was learnt with, and where it came from."""
+
+    settings: Settings
+    index: Index
+    laws: Laws
+    tails: dict[str, Tail]
+    sigma_y: float
+    habit_strength: float
+    threshold: float
+    fingerprint: str
+    facts: dict[str, Any] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        """A short name that changes with anything that can change a score or an alert."""
+        described = json.dumps(self._description(), sort_keys=True).encode()
+        return hashlib.blake2b(described, digest_size=6).hexdigest()
+
+    def name(self, code: int) -> str:
+        """The text behind a category or merchant code, as far as the model has seen it."""
+        return self.names.get(int(code), f"unknown ({int(code):08x})")
+
+    def save(self, directory: str | Path) -> Path:
+        """Write the model; a directory that exists is replaced only once the new one is complete.
+
+        Raises
+        ------
+        ModelError
+            If the place is taken by something that is not a model, or cannot be written.
+        """
+        target = Path(directory)
+        if target.exists() and not (target / "model.json").is_file():
+            raise ModelError(f"{target} exists and is not a model: name another place")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as temporary:
+                fresh = Path(temporary) / "model"
+                fresh.mkdir()
+                files = {}
+                for name, table in self._tables().items():
+                    with pa.OSFile(str(fresh / name), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                        writer.write_table(table, max_chunksize=max(1, len(table)))
+                    files[name] = {"bytes": (fresh / name).stat().st_size, "sha256": _sha256(fresh / name)}
+                description = {**self._description(), "version": self.version, "files": files}
+                (fresh / "model.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
+                if target.exists():
+                    os.replace(target, Path(temporary) / "old")
+                os.replace(fresh, target)
+        except OSError as error:
+            raise ModelError(f"cannot write the model to {target}: {error.strerror or error}") from error
+        return target
+
+    @classmethod
+    def load(cls, directory: str | Path) -> Model:
+        """Read a model that :meth:`save` wrote.
+
+        Raises
+        ------
+        ModelError
+            If a file is missing, cut short, altered or foreign, or of another version; the file is named.
+        """
+        place = Path(directory)
+        description = _read_description(place)
+        for name, expected in description["files"].items():
+            _check_file(place / name, expected)
+        try:
+            tables = {name: _mapped(place / name) for name in ("windows.arrow", "laws.arrow", "names.arrow")}
+            return cls(
+                settings=Settings.from_dict(description["settings"]),
+                index=_from_table(Index, tables["windows.arrow"], description["index"]),
+                laws=_from_table(Laws, tables["laws.arrow"], description["laws"]),
+                tails={name: _tail(description["tails"][name]) for name in TAIL_NAMES},
+                sigma_y=description["sigma_y"],
+                habit_strength=description["habit_strength"],
+                threshold=description["threshold"],
+                fingerprint=description["fingerprint"],
+                facts=description["facts"],
+                names=dict(
+                    zip(
+                        tables["names.arrow"]["code"].to_pylist(),
+                        tables["names.arrow"]["name"].to_pylist(),
+                        strict=True,
+                    )
+                ),
+            )
+        except (KeyError, TypeError, ValueError, pa.ArrowException, SettingsError) as error:
+            raise ModelError(f"{place} is not a complete model of this version: {error!r}. Fit it again.") from error
+
+    def _description(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "format_version": FORMAT_VERSION,
+            "fingerprint": self.fingerprint,
+            "settings": self.settings.to_dict(),
+            "sigma_x": self.index.sigma_x,
+            "sigma_y": self.sigma_y,
+            "habit_strength": self.habit_strength,
+            "threshold": self.threshold,
+            "facts": self.facts,
+            "tails": {name: _plain(tail) for name, tail in self.tails.items()},
+            "index": _scalars(self.index),
+            "laws": _scalars(self.laws),
+        }
+
+    def _tables(self) -> dict[str, pa.Table]:
+        codes = sorted(self.names)
+        names = pa.table({"code": pa.array(codes, pa.uint32()), "name": [self.names[c] for c in codes]})
+        return {"windows.arrow": _to_table(self.index), "laws.arrow": _to_table(self.laws), "names.arrow": names}
+
+
+def _read_description(place: Path) -> dict[str, Any]:
+    path = place / "model.json"
+    try:
+        description = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"no model at {place}: there is no model.json. Make one with `fit`.") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if not isinstance(description, dict) or description.get("format") != FORMAT:
+        raise ModelError(f"{path} does not describe a {FORMAT}")
+    if description.get("format_version") != FORMAT_VERSION:
+        found = description.get("format_version")
+        raise ModelError(f"{path} has format version {found}, this program reads {FORMAT_VERSION}. Fit it again.")
+    if not isinstance(description.get("files"), dict):
+        raise ModelError(f"{path} is incomplete: it lists no files")
+    return description
+
+
+def _check_file(path: Path, expected: dict[str, Any]) -> None:
+    if not path.is_file():
+        raise ModelError(f"the model is incomplete: {path} is missing")
+    size = path.stat().st_size
+    if size != expected.get("bytes"):
+        raise ModelError(
+            f"{path} has {size} bytes, model.json says {expected.get('bytes')}: it is cut short or foreign"
+        )
+    if _sha256(path) != expected.get("sha256"):
+        raise ModelError(f"{path} is damaged or foreign: its hash is not the one in model.json")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _to_table(part: NamedTuple) -> pa.Table:
+    """Arrays of one NamedTuple as columns of a table with one row: each cell a list, so lengths may differ."""
+    columns = {}
+    for name, value in part._asdict().items():
+        if isinstance(value, np.ndarray):
+            flat = pa.array(np.ascontiguousarray(value).ravel())
+            columns[name] = pa.LargeListArray.from_arrays(pa.array([0, len(flat)], pa.int64()), flat)
+    return pa.table(columns)
+
+
+def _from_table(kind: Callable[..., _Part], table: pa.Table, scalars: dict[str, Any]) -> _Part:
+    """The NamedTuple again, its arrays lying in the mapped file."""
+    values: dict[str, Any] = dict(scalars["values"])
+    for name in table.column_names:
+        array = table[name].chunk(0).values.to_numpy(zero_copy_only=True)
+        values[name] = array.reshape(scalars["shapes"][name])
+    return kind(**values)
+
+
+def _scalars(part: NamedTuple) -> dict[str, Any]:
+    items = part._asdict().items()
+    return {
+        "values": {name: value for name, value in items if not isinstance(value, np.ndarray)},
+        "shapes": {name: list(value.shape) for name, value in items if isinstance(value, np.ndarray)},
+    }
+
+
+def _mapped(path: Path) -> pa.Table:
+    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+
+
+def _plain(tail: Tail) -> dict[str, Any]:
+    return {"knots": tail.knots.tolist(), "rarity": tail.rarity.tolist(), "shape": tail.shape, "scale": tail.scale}
+
+
+def _tail(values: dict[str, Any]) -> Tail:
+    knots: AnyArray = np.array(values["knots"], dtype=float)
+    scale = float(values["scale"])
+    return read_only(Tail(knots, np.array(values["rarity"], dtype=float), float(values["shape"]), scale))

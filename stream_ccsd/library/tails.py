@@ -1,0 +1,88 @@
+"""How rare a score is among normal transactions: "1 in N normal transactions scores this high".
+
+Up to a high quantile the rate is the empirical one of held-out normal transactions; beyond it, a generalised Pareto
+tail goes on where data ends, so that the rate never saturates and still ranks. Its shape is kept at 0 or above: a
+tail that ends somewhere would call everything beyond impossible.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from scipy.optimize import minimize_scalar
+
+from stream_ccsd.numeric import FloatArray, read_only
+
+_KNOTS = 400
+_MIN_TAIL = 20
+_MAX_SHAPE = 1.0
+
+
+class Tail(NamedTuple):
+    """Rarity ``-log(rate)`` of a score, in nats: interpolated between knots, then the Pareto tail."""
+
+    knots: FloatArray  # scores, strictly rising
+    rarity: FloatArray  # at the knots, rising
+    shape: float
+    scale: float
+
+
+def fit_tail(scores: FloatArray, tail_share: float) -> Tail:
+    """Calibrate on scores of held-out normal transactions; NaN (not scored) are left out.
+
+    Without any score, nothing can be said to be rare: the rate of everything is 1.
+    """
+    scores = np.sort(scores[~np.isnan(scores)])
+    n = len(scores)
+    if n == 0:
+        return read_only(Tail(np.array([0.0, 1.0]), np.zeros(2), 0.0, np.inf))
+    exceeding = int(min(max(round(tail_share * n), _MIN_TAIL), n - 1))
+    threshold = scores[n - 1 - exceeding] if exceeding > 0 else scores[-1]
+    body = scores[scores <= threshold]
+    knots = np.unique(np.quantile(body, np.linspace(0.0, 1.0, _KNOTS)))
+    # Share of scores at or above each knot; the last knot is the threshold, where the tail takes over.
+    rate = (n - np.searchsorted(scores, knots, side="left")) / n
+    excess = scores[scores > threshold] - threshold
+    rate[-1] = max(len(excess), 1) / (n + 1)
+    if len(knots) == 1:
+        knots, rate = np.append(knots[0] - 1.0, knots), np.append(1.0, rate)
+    rarity = np.maximum.accumulate(-np.log(np.minimum(rate, 1.0)))
+    shape, scale = _fit_pareto(excess) if len(excess) >= 2 else (0.0, max(float(np.std(scores)), 1e-9))
+    return read_only(Tail(knots, rarity, float(shape), float(scale)))
+
+
+def _fit_pareto(excess: FloatArray) -> tuple[float, float]:
+    """Maximum likelihood over the shape in [0, 1]; the scale is profiled through Grimshaw's ratio shape/scale."""
+    mean = float(excess.mean())
+
+    def cost(ratio: float) -> float:
+        shape = float(np.mean(np.log1p(ratio * excess)))
+        return float(np.log(shape / ratio) + shape + 1.0) if shape > 0 else np.inf
+
+    found = minimize_scalar(
+        lambda t: cost(np.exp(t)), bounds=(np.log(1e-6 / mean), np.log(1e4 / mean)), method="bounded"
+    )
+    ratio = float(np.exp(found.x))
+    shape = float(np.mean(np.log1p(ratio * excess)))
+    exponential = np.log(mean) + 1.0
+    if found.fun >= exponential or shape < 1e-4:
+        return 0.0, mean
+    return min(shape, _MAX_SHAPE), shape / ratio
+
+
+@njit(cache=True, nogil=True)
+def rarity(tail: Tail, score: float) -> float:
+    """``-log`` of the rate of normal transactions that score this high; 0 for an ordinary or missing score."""
+    last = len(tail.knots) - 1
+    if not score > tail.knots[0]:
+        return 0.0
+    if score >= tail.knots[last]:
+        excess = (score - tail.knots[last]) / tail.scale
+        beyond = excess if tail.shape == 0.0 else np.log1p(tail.shape * excess) / tail.shape
+        return tail.rarity[last] + beyond
+    right = np.searchsorted(tail.knots, score, side="right")
+    left = right - 1
+    share = (score - tail.knots[left]) / (tail.knots[right] - tail.knots[left])
+    return tail.rarity[left] + share * (tail.rarity[right] - tail.rarity[left])

@@ -1,0 +1,87 @@
+"""Windows of normal accounts: the same standardisation for the library as for the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.settings import Settings
+
+
+@dataclass(frozen=True, eq=False)
+class AccountHistory:
+    """All transactions of one account in time order, as columns."""
+
+    amounts: FloatArray
+    categories: AnyArray  # 32-bit codes
+    merchants: AnyArray
+
+
+@dataclass(frozen=True, eq=False)
+class WindowTable:
+    """Windows by row: standardised amounts, signed change, change flags and pair at the last transaction."""
+
+    z: FloatArray  # (n, K)
+    change: FloatArray  # (n,), z of the last transaction minus z of the one before
+    regime: AnyArray  # (n,), 2 * category changed + merchant changed
+    categories: AnyArray
+    merchants: AnyArray
+
+    def __len__(self) -> int:
+        return len(self.z)
+
+
+def running_moments(amounts: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Mean and deviation of the amounts up to each transaction, itself included, by Welford's recurrence.
+
+    >>> mean, deviation = running_moments(np.array([1.0, 3.0]))
+    >>> mean, deviation
+    (array([1., 2.]), array([0., 1.]))
+    """
+    means, deviations = np.empty(len(amounts)), np.empty(len(amounts))
+    mean = squares = 0.0
+    for i, amount in enumerate(amounts):
+        # The same operations in the same order as the stream's, so that both give the same bits.
+        delta = amount - mean
+        mean += delta / (i + 1)
+        squares += delta * (amount - mean)
+        means[i], deviations[i] = mean, np.sqrt(squares / (i + 1))
+    return means, deviations
+
+
+def library_windows(accounts: Iterable[AccountHistory], settings: Settings) -> WindowTable:
+    """Windows of length K at the library's stride from every account that is long enough."""
+    k = settings.window
+    parts: dict[str, list[Any]] = {name: [] for name in ("z", "change", "regime", "categories", "merchants")}
+    for account in accounts:
+        ends = np.arange(k - 1, len(account.amounts), settings.library_stride)
+        if not len(ends):
+            continue
+        if settings.standardise == "history":
+            mean, deviation = (np.full(len(ends), v) for v in (account.amounts.mean(), account.amounts.std()))
+        else:
+            mean, deviation = (m[ends] for m in running_moments(account.amounts))
+        deviation = np.where(deviation > 0, deviation, 1.0)
+        rows = np.lib.stride_tricks.sliding_window_view(account.amounts, k)[ends - k + 1]
+        parts["z"].append((rows - mean[:, None]) / deviation[:, None])
+        parts["change"].append((account.amounts[ends] - account.amounts[ends - 1]) / deviation)
+        category_changed = account.categories[ends] != account.categories[ends - 1]
+        merchant_changed = account.merchants[ends] != account.merchants[ends - 1]
+        parts["regime"].append(2 * category_changed + merchant_changed)
+        parts["categories"].append(account.categories[ends])
+        parts["merchants"].append(account.merchants[ends])
+    if not parts["z"]:
+        empty = np.empty(0)
+        codes = np.empty(0, np.uint32)
+        return WindowTable(np.empty((0, k)), empty, np.empty(0, np.int8), codes, codes)
+    return WindowTable(
+        np.concatenate(parts["z"]),
+        np.concatenate(parts["change"]),
+        np.concatenate(parts["regime"]).astype(np.int8),
+        np.concatenate(parts["categories"]).astype(np.uint32),
+        np.concatenate(parts["merchants"]).astype(np.uint32),
+    )

@@ -1,0 +1,276 @@
+"""The paper's window score: local law against global law in the space of changes, in O(J + L) after the search.
+
+With Fourier features, the sum of all features of a law's windows, one sum for each of the four combinations of change
+flags, is all that a Gram term needs: ``I_pq = sum_rs gate[r, s] P[r] . Q[s]``. The J x J double sum never happens.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from stream_ccsd.divergence.fourier import FourierFeatures
+from stream_ccsd.divergence.kernels import log_weighted_gaussian_sum
+from stream_ccsd.library.index import Index, Scratch, nearest, square_distance
+from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.settings import Settings
+from stream_ccsd.vector import exp_of_nonpositive
+
+REGIME_COUNT = 4
+# Truncation of the Fourier series; Gram terms below _SMALLEST_TERM are summed directly, where it could show.
+_TOLERANCE = 1e-14
+_SMALLEST_TERM = 1e-4
+_REACH = float(np.sqrt(-2.0 * np.log(_TOLERANCE)))
+
+
+class ChangeLaw(NamedTuple):
+    """What the change space needs: bandwidth, gates, boosts, decay, and the library's waves on a fixed grid."""
+
+    sigma_y: float
+    gate: FloatArray  # (4, 4), likeness of two regimes
+    boost: FloatArray  # (4, 4), local weight of a window's regime given the query's
+    log_decay: FloatArray  # (L + 1,), by lag
+    largest_y: float  # the grid's range; beyond it, waves are made for the occasion
+    step: float
+    cosine: FloatArray  # (n,), of step * y
+    sine: FloatArray
+
+
+def build_change_law(index: Index, settings: Settings, sigma_y: float) -> ChangeLaw:
+    """Tables for the given library."""
+    regimes = np.arange(REGIME_COUNT)
+    category_differs = (regimes[:, None] >> 1) != (regimes[None, :] >> 1)
+    merchant_differs = (regimes[:, None] & 1) != (regimes[None, :] & 1)
+    gate = np.where(category_differs, settings.gate_category, 1.0)
+    gate = gate * np.where(merchant_differs, settings.gate_merchant, 1.0)
+    boost = np.where(category_differs, 1.0, settings.eta_category)
+    boost = boost * np.where(merchant_differs, 1.0, settings.eta_merchant)
+    lags = np.arange(settings.local_history + 1)
+    largest = float(index.y.max()) if len(index.y) else 0.0
+    features = FourierFeatures.for_box([0.0], [largest], [sigma_y], tolerance=_TOLERANCE, max_frequencies=10**6)
+    step = float(features.step[0])
+    return ChangeLaw(
+        sigma_y=float(sigma_y),
+        gate=gate if settings.gates else np.ones_like(gate),
+        boost=boost if settings.boosts else np.ones_like(boost),
+        log_decay=-np.log(2.0) * lags / settings.half_life if settings.decay else np.zeros(len(lags)),
+        largest_y=largest,
+        step=step,
+        cosine=np.cos(step * index.y),
+        sine=np.sin(step * index.y),
+    )
+
+
+class LocalLaw(NamedTuple):
+    """Room for the account's earlier windows: change, regime and weight of each."""
+
+    y: FloatArray
+    regime: AnyArray  # int8
+    weights: FloatArray
+
+    @staticmethod
+    def of_size(n: int) -> LocalLaw:
+        """Room for ``n`` windows."""
+        return LocalLaw(np.empty(n), np.empty(n, np.int8), np.empty(n))
+
+
+@njit(cache=True, nogil=True)
+def divergence_score(
+    index: Index,
+    law: ChangeLaw,
+    amounts: FloatArray,
+    categories: AnyArray,
+    merchants: AnyArray,
+    mean: float,
+    deviation: float,
+    lags: AnyArray,
+    scratch: Scratch,
+    local: LocalLaw,
+) -> tuple[float, int, int]:
+    """The score of the newest window, and how many library and local windows it comes from.
+
+    NaN and 0 where there is nothing to compare. ``amounts``, ``categories`` and ``merchants`` run from oldest to
+    newest; ``lags`` are the ends of the earlier windows, in transactions before the newest, rising. Both laws stand
+    in ``scratch`` and ``local`` afterwards, with weights that sum to 1.
+    """
+    k = index.z.shape[1]
+    newest = len(amounts) - 1
+    usable = 0
+    while usable < len(lags) and newest - lags[usable] >= k - 1:
+        usable += 1
+    if usable == 0 or index.neighbours == 0:
+        return np.nan, 0, 0
+    unit = 1.0 / deviation if deviation > 0.0 else 1.0
+    query = np.empty(k)
+    for i in range(k):
+        query[i] = (amounts[newest - k + 1 + i] - mean) * unit
+    found = nearest(index, query, categories[-1], merchants[-1], scratch)
+    rows, weights = scratch.rows[:found], scratch.log_weights[:found]
+    _normalise(weights)
+    _local_law(index, law, amounts, categories, merchants, unit, lags[:usable], local)
+    y, regime, local_weights = local.y[:usable], local.regime[:usable], local.weights[:usable]
+    return _compare(index, law, rows, weights, y, regime, local_weights), found, usable
+
+
+@njit(cache=True, nogil=True)
+def _normalise(log_weights: FloatArray) -> None:
+    """Logarithms into weights that sum to 1, in place."""
+    log_weights -= log_weights.max()
+    exp_of_nonpositive(log_weights)
+    log_weights /= log_weights.sum()
+
+
+@njit(cache=True, nogil=True)
+def regime_at(categories: AnyArray, merchants: AnyArray, position: int) -> int:
+    """The two change flags of a transaction against the one before it, as a number from 0 to 3."""
+    return 2 * int(categories[position] != categories[position - 1]) + int(
+        merchants[position] != merchants[position - 1]
+    )
+
+
+@njit(cache=True, nogil=True)
+def _local_law(
+    index: Index,
+    law: ChangeLaw,
+    amounts: FloatArray,
+    categories: AnyArray,
+    merchants: AnyArray,
+    unit: float,
+    lags: AnyArray,
+    local: LocalLaw,
+) -> None:
+    """Changes, regimes and weights of the account's earlier windows.
+
+    All windows are standardised with the same mean and deviation, so the mean cancels in every difference.
+    """
+    y, regime, weights = local.y, local.regime, local.weights
+    k = index.z.shape[1]
+    newest = len(amounts) - 1
+    own_regime = regime_at(categories, merchants, newest)
+    scale = -0.5 * (unit / index.sigma_x) ** 2
+    for i in range(len(lags)):
+        end = newest - lags[i]
+        y[i] = abs(amounts[end] - amounts[end - 1]) * unit
+        regime[i] = regime_at(categories, merchants, end)
+        value = scale * square_distance(amounts[end - k + 1 : end + 1], amounts[newest - k + 1 :])
+        if categories[end] != categories[newest]:
+            value += index.log_rho_category
+        if merchants[end] != merchants[newest]:
+            value += index.log_rho_merchant
+        weights[i] = value + law.log_decay[lags[i]] + np.log(law.boost[own_regime, regime[i]])
+    _normalise(weights[: len(lags)])
+
+
+@njit(cache=True, nogil=True)
+def _compare(
+    index: Index,
+    law: ChangeLaw,
+    rows: AnyArray,
+    weights: FloatArray,
+    local_y: FloatArray,
+    local_regime: AnyArray,
+    local_weights: FloatArray,
+) -> float:
+    """The divergence between the two laws, ``1/2 (log I_pp + log I_qq) - log I_pq``; below 0 is rounding."""
+    n = len(local_y)
+    largest = max(law.largest_y, local_y.max())
+    step = law.step
+    if largest > law.largest_y:
+        step = 2.0 * np.pi / (largest / law.sigma_y + _REACH) / law.sigma_y
+    frequencies = int(_REACH / (law.sigma_y * step)) + 1
+    cosine, sine = np.empty(n), np.empty(n)
+    for i in range(n):
+        cosine[i], sine[i] = np.cos(step * local_y[i]), np.sin(step * local_y[i])
+    p = _feature_sums(local_weights, local_regime, cosine, sine, frequencies)
+    m = len(rows)
+    regime = np.empty(m, np.int8)
+    cosine, sine = np.empty(m), np.empty(m)
+    for j in range(m):
+        regime[j] = index.regime[rows[j]]
+        if step == law.step:
+            cosine[j], sine[j] = law.cosine[rows[j]], law.sine[rows[j]]
+        else:
+            cosine[j], sine[j] = np.cos(step * index.y[rows[j]]), np.sin(step * index.y[rows[j]])
+    q = _feature_sums(weights, regime, cosine, sine, frequencies)
+    width = step * law.sigma_y
+    pp, qq, pq = _product(p, p, law.gate, width), _product(q, q, law.gate, width), _product(p, q, law.gate, width)
+    log_pq = np.log(pq) if pq > _SMALLEST_TERM else -np.inf
+    if pq <= _SMALLEST_TERM:
+        log_pq = _log_cross_term(index, law, rows, weights, local_y, local_regime, local_weights)
+    return max(0.0, 0.5 * (np.log(pp) + np.log(qq)) - log_pq)
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+def _feature_sums(
+    weights: FloatArray, regime: AnyArray, cosine: FloatArray, sine: FloatArray, frequencies: int
+) -> FloatArray:
+    """Weighted sums of cosines and sines of every harmonic, ``(2, 4, frequencies)``, by regime.
+
+    Each point turns by its own angle from one harmonic to the next: two products instead of a cosine.
+    """
+    out = np.zeros((2, REGIME_COUNT, frequencies))
+    n = len(weights)
+    first = np.zeros(REGIME_COUNT + 1, np.int64)
+    for i in range(n):
+        first[regime[i] + 1] += 1
+    for r in range(REGIME_COUNT):
+        first[r + 1] += first[r]
+    place = first.copy()
+    turn_c, turn_s, c, s = np.empty(n), np.empty(n), np.empty(n), np.zeros(n)
+    for i in range(n):  # sorted by regime, so that each regime is one run
+        j = place[regime[i]]
+        place[regime[i]] += 1
+        turn_c[j], turn_s[j], c[j] = cosine[i], sine[i], weights[i]
+    for r in range(REGIME_COUNT):
+        run_c, run_s = c[first[r] : first[r + 1]], s[first[r] : first[r + 1]]
+        by_c, by_s = turn_c[first[r] : first[r + 1]], turn_s[first[r] : first[r + 1]]
+        for f in range(frequencies):
+            sum_c = sum_s = 0.0
+            for i in range(len(run_c)):
+                sum_c += run_c[i]
+                sum_s += run_s[i]
+            out[0, r, f], out[1, r, f] = sum_c, sum_s
+            for i in range(len(run_c)):
+                turned = run_c[i] * by_c[i] - run_s[i] * by_s[i]
+                run_s[i] = run_s[i] * by_c[i] + run_c[i] * by_s[i]
+                run_c[i] = turned
+    return out
+
+
+@njit(cache=True, nogil=True)
+def _product(p: FloatArray, q: FloatArray, gate: FloatArray, width: float) -> float:
+    """Gram term of two laws from their feature sums; ``width`` is the frequency step in units of 1/sigma."""
+    total = 0.0
+    for f in range(p.shape[2]):
+        inner = 0.0
+        for r in range(REGIME_COUNT):
+            for s in range(REGIME_COUNT):
+                inner += gate[r, s] * (p[0, r, f] * q[0, s, f] + p[1, r, f] * q[1, s, f])
+        total += inner * (1.0 if f == 0 else 2.0) * np.exp(-0.5 * (f * width) ** 2)
+    return total * width / np.sqrt(2.0 * np.pi)
+
+
+@njit(cache=True, nogil=True)
+def _log_cross_term(
+    index: Index,
+    law: ChangeLaw,
+    rows: AnyArray,
+    weights: FloatArray,
+    local_y: FloatArray,
+    local_regime: AnyArray,
+    local_weights: FloatArray,
+) -> float:
+    """``log I_pq`` by the double sum, in logarithms: for laws so far apart that the features hold only rounding."""
+    m = len(rows)
+    log_weights = np.empty((len(local_y), m))
+    p, q = np.empty((len(local_y), 1)), np.empty((m, 1))
+    for j in range(m):
+        q[j, 0] = index.y[rows[j]] / law.sigma_y
+    for i in range(len(local_y)):
+        p[i, 0] = local_y[i] / law.sigma_y
+        for j in range(m):
+            gate = law.gate[local_regime[i], index.regime[rows[j]]]
+            log_weights[i, j] = np.log(local_weights[i] * weights[j] * gate)
+    return log_weighted_gaussian_sum(log_weights, p, q)

@@ -1,0 +1,146 @@
+"""Every number of the method, in one frozen object: the paper's values are the defaults where the paper has one."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
+
+from stream_ccsd.errors import StreamCcsdError
+
+Standardisation = Literal["causal", "history"]
+AlertOn = Literal["fused", "outcome", "habit", "divergence"]
+
+
+class SettingsError(StreamCcsdError):
+    """A setting is out of its range or unknown."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the engine is told once; a model carries the settings it was fitted with."""
+
+    # Windows (paper, Sec. 4.2)
+    window: int = 50
+    """K: transactions in a window."""
+    local_history: int = 120
+    """L: earlier windows of the same account that form the local law."""
+    library_stride: int = 15
+    """Distance of neighbouring library windows of one account."""
+    standardise: Standardisation = "causal"
+    """Mean and deviation of an account's amounts: up to each moment, or (paper, offline) over its whole history."""
+
+    # Divergence score (paper, Sec. 4.2)
+    divergence: bool = True
+    """Whether to compute the divergence score at all."""
+    neighbours: int = 600
+    """J: library windows that form the global law around a query."""
+    sigma_x: float | None = None
+    """Bandwidth of the Gaussian on windows; None: median distance of library windows (paper 9.649)."""
+    sigma_y: float | None = None
+    """Bandwidth of the Gaussian on abs(Δz); None: median absolute difference of signed Δz (paper 1.016)."""
+    rarity: bool = True
+    """Whether rare (category, merchant) pairs of the library weigh more."""
+    rarity_alpha: float = 10.0
+    """In the prior (f + alpha) ** -beta, f the library windows that end with the same pair."""
+    rarity_beta: float = 0.5
+    """In the same prior."""
+    attenuation: bool = True
+    """Whether windows that end in another category or at another merchant weigh less."""
+    rho_category: float = 0.25
+    """Factor for another category."""
+    rho_merchant: float = 0.25
+    """Factor for another merchant."""
+    decay: bool = True
+    """Whether recent local windows weigh more."""
+    half_life: float = 48.0
+    """Transactions after which a local window weighs half; also of the account's own law."""
+    boosts: bool = True
+    """Whether local windows whose change flags match the query's weigh more."""
+    eta_category: float = 1.7
+    """Factor for a matching category change flag."""
+    eta_merchant: float = 1.7
+    """Factor for a matching merchant change flag."""
+    gates: bool = True
+    """Whether outputs whose change flags differ are less alike."""
+    gate_category: float = 0.6
+    """Factor for differing category change flags."""
+    gate_merchant: float = 0.6
+    """Factor for differing merchant change flags."""
+
+    # Outcome and habit scores (beyond the paper)
+    sigma_u: float = 0.1
+    """Bandwidth of the Gaussian on log(1 + amount)."""
+    mismatch: float = 0.01
+    """What another category, or another merchant, still counts for in the outcome kernel."""
+    outcome_ridge: float = 1e-12
+    """Added to the density of an outcome: caps the score near 27 nats."""
+    habit_strength: float | None = None
+    """Transactions the normal law counts for against the account's own; None: the value that predicts normal best."""
+
+    # Tail rates
+    holdout: float = 0.15
+    """Share of the normal accounts kept out of library and laws, to calibrate tail rates on."""
+    tail_share: float = 0.01
+    """Share of the highest held-out scores that a generalised Pareto tail is fitted to."""
+    seed: int = 0
+    """Of the held-out choice and of sampled bandwidths."""
+
+    # Alerts
+    alert_on: AlertOn = "fused"
+    """Which score the account maximum is taken of; fused is the rarer of outcome and habit."""
+    alert_rate: float = 1e-3
+    """Alert budget: the share of normal transactions allowed to reach the threshold, where none is given."""
+    alert_margin: float = 1.0
+    """A second alert of an account needs a score higher than its last alert's by this (nats of rarity)."""
+    alert_cooldown: float = 0.0
+    """Time after an alert in which the account is not alerted again (in the unit of the transactions' time)."""
+    alert_cap: int = 0
+    """At most this many alerts of all accounts per interval; 0: no cap."""
+    alert_interval: float = 1.0
+    """That interval, in the unit of the transactions' time."""
+
+    # Order of events
+    grace: float = 0.0
+    """How far an event may lie behind its account's newest and still be processed, marked as late."""
+
+    def __post_init__(self) -> None:
+        _require(2 <= self.window <= 512, "window", self.window, "2 to 512")
+        _require(1 <= self.local_history <= 4096, "local_history", self.local_history, "1 to 4096")
+        for name in ("library_stride", "neighbours"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        for name in ("sigma_x", "sigma_y", "habit_strength"):
+            value = getattr(self, name)
+            _require(value is None or 0 < value < float("inf"), name, value, "a positive number, or None")
+        for name in ("half_life", "sigma_u", "outcome_ridge", "alert_interval"):
+            _require(0 < getattr(self, name) < float("inf"), name, getattr(self, name), "a positive number")
+        for name in ("rho_category", "rho_merchant", "gate_category", "gate_merchant", "eta_category", "eta_merchant"):
+            _require(0 < getattr(self, name) < float("inf"), name, getattr(self, name), "a positive number")
+        for name in ("gate_category", "gate_merchant", "mismatch"):
+            _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "0 to 1")
+        for name in ("rarity_alpha", "rarity_beta", "alert_margin", "alert_cooldown", "alert_cap", "grace"):
+            _require(0 <= getattr(self, name) < float("inf"), name, getattr(self, name), "0 or more")
+        for name in ("holdout", "tail_share", "alert_rate"):
+            _require(0 < getattr(self, name) < 1, name, getattr(self, name), "between 0 and 1")
+        _require(self.standardise in ("causal", "history"), "standardise", self.standardise, "'causal' or 'history'")
+        choices = ("fused", "outcome", "habit", "divergence")
+        _require(self.alert_on in choices, "alert_on", self.alert_on, f"one of {', '.join(choices)}")
+        _require(
+            self.divergence or self.alert_on != "divergence", "alert_on", self.alert_on, "a score that is switched on"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Settings:
+        """The inverse; an unknown name is an error, since it may be a misspelt one."""
+        unknown = set(values) - {f.name for f in fields(cls)}
+        if unknown:
+            raise SettingsError(f"unknown setting: {', '.join(sorted(unknown))}")
+        return cls(**values)
+
+
+def _require(condition: bool, name: str, value: object, expected: str) -> None:
+    if not condition:
+        raise SettingsError(f"{name} is {value!r}, expected {expected}")

@@ -1,0 +1,308 @@
+"""One event after the other, compiled: account in, scores and decision out, account updated.
+
+The only code that changes an account. A batch is a loop over single events, so the size of a batch cannot change a bit.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import njit
+
+from stream_ccsd.account import DENSITY_POINTS, EVIDENCE, RECENT, REGIMES
+from stream_ccsd.alert.policy import ALERTED, Policy, decide, enter_score
+from stream_ccsd.library.index import Index, Scratch
+from stream_ccsd.library.laws import Laws
+from stream_ccsd.library.tails import Tail, rarity
+from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.score.divergence import ChangeLaw, LocalLaw, divergence_score, regime_at
+from stream_ccsd.score.outcome import habit_density, habit_score, outcome_parts
+
+# What became of an event.
+SCORED, LATE, DUPLICATE, TOO_LATE = 0, 1, 2, 3
+STATUS_NAMES = ("scored", "late", "duplicate", "too late")
+
+FUSED, OUTCOME, HABIT, DIVERGENCE = 0, 1, 2, 3
+SCORE_NAMES = ("fused", "outcome", "habit", "divergence")
+
+# An event as compiled code takes it, and its answer.
+EVENT = np.dtype(
+    [("row", "i8"), ("time", "f8"), ("amount", "f8"), ("category", "u4"), ("merchant", "u4"), ("id", "u8")]
+)
+OUTPUT = np.dtype(
+    [
+        ("status", "i8"),
+        ("decision", "i8"),
+        ("regime", "i8"),  # change flags of the transaction, -1 for an account's first
+        ("count", "i8"),  # transactions of the account so far
+        ("outcome", "f8"),
+        ("merchant_part", "f8"),
+        ("category_part", "f8"),
+        ("amount_part", "f8"),
+        ("constant_part", "f8"),
+        ("habit", "f8"),
+        ("divergence", "f8"),
+        ("outcome_rarity", "f8"),
+        ("habit_rarity", "f8"),
+        ("divergence_rarity", "f8"),
+        ("score", "f8"),  # the alert score: rarity of the score that alerts are on
+        ("previous_maximum", "f8"),
+        ("maximum", "f8"),
+        ("accumulated", "f8"),  # sum of the account's highest scores
+        ("newest_time", "f8"),  # of the account, before the event
+        ("evidence", EVIDENCE),
+    ]
+)
+
+
+class Tails(NamedTuple):
+    """Calibration of each score."""
+
+    outcome: Tail
+    habit: Tail
+    divergence: Tail
+    fused: Tail
+
+
+class Kit(NamedTuple):
+    """Everything an event is judged by: library, laws, rates and policy. Read only."""
+
+    library: Index
+    change_law: ChangeLaw
+    laws: Laws
+    habit_log_decay: FloatArray
+    habit_strength: float
+    tails: Tails
+    policy: Policy
+    with_divergence: bool
+    alert_on: int
+    grace: float
+    lags: AnyArray  # ends of the earlier windows, 1 .. L
+
+
+class Room(NamedTuple):
+    """Working memory of one engine."""
+
+    scratch: Scratch
+    local: LocalLaw
+    amounts: FloatArray
+    categories: AnyArray
+    merchants: AnyArray
+    cap: FloatArray  # current alert interval, alerts in it
+
+    @staticmethod
+    def of(library: int, longest_history: int, local_history: int) -> Room:
+        """Room for a library and histories of these sizes."""
+        n = longest_history + 1
+        return Room(
+            Scratch.of_size(library),
+            LocalLaw.of_size(local_history),
+            np.empty(n),
+            np.empty(n, np.uint32),
+            np.empty(n, np.uint32),
+            np.array([-np.inf, 0.0]),
+        )
+
+
+@njit(cache=True, nogil=True)
+def run(kit: Kit, room: Room, accounts: AnyArray, events: AnyArray, outputs: AnyArray) -> None:
+    """Process events in order; ``row`` of each says which account record is its."""
+    for i in range(len(events)):
+        _step(kit, room, accounts[events[i].row], events[i], outputs[i])
+
+
+@njit(cache=True, nogil=True)
+def _step(kit: Kit, room: Room, account: Any, event: Any, out: Any) -> None:
+    out.newest_time = account.newest_time
+    _score_outcome(kit, event, out)
+    known = _find_answer(account, event.id)
+    if known >= 0:
+        _answer_again(kit, account, known, out)
+        return
+    if event.time < account.newest_time - kit.grace:
+        out.status = TOO_LATE
+        out.count = account.count
+        return
+    out.status = LATE if event.time < account.newest_time else SCORED
+    held = _lay_out(room, account, event)
+    _update_moments(account, event)
+    amounts, categories, merchants = room.amounts[:held], room.categories[:held], room.merchants[:held]
+    out.regime = regime_at(categories, merchants, held - 1) if held > 1 else -1
+    likeness, weight = habit_density(kit.laws, kit.habit_log_decay, amounts, categories, merchants)
+    density = np.exp(-(out.merchant_part + out.category_part + out.amount_part))
+    out.habit = habit_score(kit.laws, density, likeness, weight, kit.habit_strength)
+    out.divergence = np.nan
+    found = local = 0
+    if kit.with_divergence:
+        deviation = np.sqrt(account.squares / account.count)
+        out.divergence, found, local = divergence_score(
+            kit.library,
+            kit.change_law,
+            amounts,
+            categories,
+            merchants,
+            account.mean,
+            deviation,
+            kit.lags,
+            room.scratch,
+            room.local,
+        )
+    _rate(kit, out)
+    out.previous_maximum = enter_score(account, out.score)
+    out.decision = decide(kit.policy, account, out.score, event.time, room.cap)
+    if out.decision == ALERTED:
+        _gather_evidence(kit, room, account, event, found, local)
+        _copy_evidence(account.evidence, out.evidence)
+    _remember(account, event, out)
+    _summarise(account, out)
+
+
+@njit(cache=True, nogil=True)
+def _score_outcome(kit: Kit, event: Any, out: Any) -> None:
+    merchant, category, amount, constant, _ = outcome_parts(kit.laws, event.amount, event.category, event.merchant)
+    out.merchant_part, out.category_part, out.amount_part, out.constant_part = merchant, category, amount, constant
+    out.outcome = merchant + category + amount + constant
+
+
+@njit(cache=True, nogil=True)
+def _rate(kit: Kit, out: Any) -> None:
+    """Rarities of all scores, and the alert score."""
+    out.outcome_rarity = rarity(kit.tails.outcome, out.outcome)
+    out.habit_rarity = rarity(kit.tails.habit, out.habit)
+    out.divergence_rarity = rarity(kit.tails.divergence, out.divergence)
+    if kit.alert_on == FUSED:
+        out.score = rarity(kit.tails.fused, max(out.outcome_rarity, out.habit_rarity))
+    elif kit.alert_on == OUTCOME:
+        out.score = out.outcome_rarity
+    elif kit.alert_on == HABIT:
+        out.score = out.habit_rarity
+    else:
+        out.score = out.divergence_rarity
+
+
+@njit(cache=True, nogil=True)
+def _lay_out(room: Room, account: Any, event: Any) -> int:
+    """The account's history and the new transaction as contiguous columns; returns their length."""
+    for i in range(account.held):
+        entry = account.history[i]
+        room.amounts[i], room.categories[i], room.merchants[i] = entry.amount, entry.category, entry.merchant
+    held = account.held
+    room.amounts[held], room.categories[held], room.merchants[held] = event.amount, event.category, event.merchant
+    return held + 1
+
+
+@njit(cache=True, nogil=True)
+def _update_moments(account: Any, event: Any) -> None:
+    account.count += 1
+    delta = event.amount - account.mean
+    account.mean += delta / account.count
+    account.squares += delta * (event.amount - account.mean)
+
+
+@njit(cache=True, nogil=True)
+def _remember(account: Any, event: Any, out: Any) -> None:
+    """Append the transaction and its answer, dropping the oldest where there is no room."""
+    if account.held == len(account.history):
+        for i in range(account.held - 1):
+            account.history[i].amount = account.history[i + 1].amount
+            account.history[i].category = account.history[i + 1].category
+            account.history[i].merchant = account.history[i + 1].merchant
+        account.held -= 1
+    entry = account.history[account.held]
+    entry.amount, entry.category, entry.merchant = event.amount, event.category, event.merchant
+    account.held += 1
+    # Answers are a ring: the slot of a transaction follows from its number.
+    answer = account.answers[(account.count - 1) % RECENT]
+    answer.id, answer.divergence, answer.habit = event.id, out.divergence, out.habit
+    answer.previous_maximum, answer.status, answer.flags = out.previous_maximum, out.status, _flags(out)
+    account.kept = min(account.count, RECENT)
+    account.newest_time = max(account.newest_time, event.time)
+
+
+@njit(cache=True, nogil=True)
+def _flags(out: Any) -> int:
+    return out.decision * 8 + out.regime + 1
+
+
+@njit(cache=True, nogil=True)
+def _find_answer(account: Any, identity: int) -> int:
+    for i in range(account.kept):
+        if account.answers[i].id == identity:
+            return i
+    return -1
+
+
+@njit(cache=True, nogil=True)
+def _answer_again(kit: Kit, account: Any, known: int, out: Any) -> None:
+    """A duplicate changes nothing and is answered as it was the first time."""
+    answer = account.answers[known]
+    out.status = DUPLICATE
+    out.divergence, out.habit = answer.divergence, answer.habit
+    out.decision, out.regime = answer.flags // 8, np.int64(answer.flags % 8) - 1
+    _rate(kit, out)
+    out.previous_maximum = answer.previous_maximum
+    if out.decision == ALERTED and account.evidence.id == answer.id:
+        _copy_evidence(account.evidence, out.evidence)
+    _summarise(account, out)
+
+
+@njit(cache=True, nogil=True)
+def _summarise(account: Any, out: Any) -> None:
+    out.count, out.maximum = account.count, account.top[0]
+    out.accumulated = 0.0
+    for value in account.top:
+        if value > 0.0:
+            out.accumulated += value
+
+
+@njit(cache=True, nogil=True)
+def _gather_evidence(kit: Kit, room: Room, account: Any, event: Any, found: int, local: int) -> None:
+    """The heaviest regimes among the neighbours and both densities over abs(Δz), into the account."""
+    evidence = account.evidence
+    evidence.id = event.id
+    evidence.reach = 0.0
+    for i in range(REGIMES):
+        evidence.regime_share[i] = 0.0
+    for g in range(DENSITY_POINTS):
+        evidence.local_density[g] = evidence.global_density[g] = 0.0
+    if found == 0:
+        return
+    shares = np.zeros(len(kit.library.log_prior))
+    reach = room.local.y[:local].max()
+    for j in range(found):
+        row = room.scratch.rows[j]
+        shares[np.searchsorted(kit.library.start, row, side="right") - 1] += room.scratch.log_weights[j]
+        reach = max(reach, kit.library.y[row])
+    for i in range(min(REGIMES, len(shares))):
+        group = np.argmax(shares)
+        evidence.regime_share[i] = shares[group]
+        evidence.regime_category[i] = kit.library.category[group]
+        evidence.regime_merchant[i] = kit.library.merchant[group]
+        shares[group] = -1.0
+    evidence.reach = reach
+    sigma = kit.change_law.sigma_y
+    norm = 1.0 / (sigma * np.sqrt(2.0 * np.pi))
+    for g in range(DENSITY_POINTS):
+        at = reach * g / (DENSITY_POINTS - 1)
+        density = 0.0
+        for i in range(local):
+            density += room.local.weights[i] * norm * np.exp(-0.5 * ((at - room.local.y[i]) / sigma) ** 2)
+        evidence.local_density[g] = density
+        density = 0.0
+        for j in range(found):
+            y = kit.library.y[room.scratch.rows[j]]
+            density += room.scratch.log_weights[j] * norm * np.exp(-0.5 * ((at - y) / sigma) ** 2)
+        evidence.global_density[g] = density
+
+
+@njit(cache=True, nogil=True)
+def _copy_evidence(source: Any, target: Any) -> None:
+    target.id, target.reach = source.id, source.reach
+    for i in range(REGIMES):
+        target.regime_share[i] = source.regime_share[i]
+        target.regime_category[i] = source.regime_category[i]
+        target.regime_merchant[i] = source.regime_merchant[i]
+    for g in range(DENSITY_POINTS):
+        target.local_density[g] = source.local_density[g]
+        target.global_density[g] = source.global_density[g]

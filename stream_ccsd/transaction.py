@@ -1,0 +1,242 @@
+"""A transaction: who paid how much, where, when. Labels are not part of it, so nothing that scores can see one.
+
+One schema checks every source: dictionaries, rows of text, JSON bytes and Arrow batches. A record that does not fit
+becomes a :class:`Refusal` that names the field, the value and what was expected; its neighbours are not affected.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import reprlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+from stream_ccsd.errors import StreamCcsdError
+
+MAX_TEXT = 256
+"""Longest account, category, merchant or transaction id, in characters."""
+
+MAX_NUMBER = 2.0**53
+"""Largest amount and time: beyond it, neighbouring whole numbers can no longer be told apart."""
+
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+
+_FIELDS = ("account", "time", "amount", "category", "merchant", "id")
+
+
+@dataclass(frozen=True, slots=True)
+class Transaction:
+    """One checked transaction. ``time`` is BankSim's step, an epoch in seconds, or any other growing number."""
+
+    account: str
+    time: float
+    amount: float
+    category: str
+    merchant: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a record was not taken, for the dead letters."""
+
+    reason: str
+    field: str | None = None
+    value: str | None = None
+    position: str | None = None
+
+    def __str__(self) -> str:
+        where = f" at {self.position}" if self.position else ""
+        return f"{self.reason}{where}"
+
+
+class TransactionError(StreamCcsdError):
+    """A record does not fit the schema; carries the :class:`Refusal`."""
+
+    def __init__(self, refusal: Refusal) -> None:
+        super().__init__(str(refusal))
+        self.refusal = refusal
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Which column holds which field. ``category`` and ``id`` may be None: absent, and numbered by position.
+
+    >>> banksim = Schema(account="customer", time="step", id=None)
+    >>> row = {"customer": "C1", "step": "3", "amount": "9.5", "category": "es_food", "merchant": "M1", "age": "2"}
+    >>> banksim.parse(row, position="7")
+    Transaction(account='C1', time=3.0, amount=9.5, category='es_food', merchant='M1', id='7')
+    """
+
+    account: str = "account"
+    time: str = "time"
+    amount: str = "amount"
+    category: str | None = "category"
+    merchant: str = "merchant"
+    id: str | None = "id"
+    _columns: dict[str, str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        columns = {name: getattr(self, name) for name in _FIELDS if getattr(self, name) is not None}
+        object.__setattr__(self, "_columns", columns)
+        for name, column in columns.items():
+            if not isinstance(column, str) or not column:
+                raise StreamCcsdError(f"the column for {name} must be a name, got {column!r}")
+        if len(set(columns.values())) < len(columns):
+            raise StreamCcsdError(f"two fields are mapped to one column: {columns}")
+
+    @property
+    def columns(self) -> dict[str, str]:
+        """Field to column, for the fields that are present."""
+        return dict(self._columns)
+
+    def parse(self, record: Mapping[str, Any], position: str | None = None) -> Transaction:
+        """A transaction from a dictionary; unknown keys are ignored.
+
+        Raises
+        ------
+        TransactionError
+            Naming the field, the value and what was expected.
+        """
+        if not isinstance(record, Mapping):
+            raise _error(f"expected a record with named fields, got {_shown(record)}", None, record, position)
+        values = {}
+        for name, column in self._columns.items():
+            if column not in record:
+                raise _error(f"{name}: column {column!r} is missing", name, None, position)
+            values[name] = record[column]
+        if self.id is None and position is None:
+            raise StreamCcsdError("a schema without an id column needs the position of each record")
+        return Transaction(
+            account=_text("account", values["account"], position),
+            time=_time(values["time"], position),
+            amount=_amount(values["amount"], position),
+            category="" if self.category is None else _text("category", values["category"], position),
+            merchant=_text("merchant", values["merchant"], position),
+            id=str(position) if self.id is None else _text("id", values["id"], position),
+        )
+
+    def parse_row(self, header: Sequence[str], row: Sequence[str], position: str | None = None) -> Transaction:
+        """A transaction from a row of a text table; raises as :meth:`parse`."""
+        if len(row) != len(header):
+            raise _error(f"the row has {len(row)} values, the header {len(header)}", None, ",".join(row), position)
+        return self.parse(dict(zip(header, row, strict=True)), position)
+
+    def parse_json(self, raw: bytes | str, position: str | None = None) -> Transaction:
+        """A transaction from one JSON object; raises as :meth:`parse`."""
+        try:
+            record = json.loads(raw)
+        except (ValueError, RecursionError) as error:
+            raise _error(f"not valid JSON: {error}", None, raw, position) from None
+        return self.parse(record, position)
+
+    def parse_arrow(self, batch: Any, first_position: int = 0) -> Iterator[Transaction | Refusal]:
+        """Transactions or refusals, one for each row of an Arrow record batch or table.
+
+        Raises
+        ------
+        StreamCcsdError
+            If a column of the schema is not there: then no row can be read.
+        """
+        missing = [c for c in self._columns.values() if c not in batch.schema.names]
+        if missing:
+            names = ", ".join(batch.schema.names)
+            raise StreamCcsdError(f"no column named {', '.join(missing)}: the data has {names}. Map the columns.")
+        lists = [batch.column(c).to_pylist() for c in self._columns.values()]
+        for offset, row in enumerate(zip(*lists, strict=True)):
+            position = str(first_position + offset)
+            try:
+                yield self.parse(dict(zip(self._columns.values(), row, strict=True)), position)
+            except TransactionError as error:
+                yield error.refusal
+
+
+def code(text: str) -> int:
+    """A category or merchant as 32 bits: the same in every process and for every model, unlike a vocabulary."""
+    return _hash(text, 4) if len(text) > MAX_TEXT else _cached_code(text)
+
+
+def identity(text: str) -> int:
+    """A transaction id as 64 bits, to recognise duplicates by."""
+    return _hash(text, 8)
+
+
+@lru_cache(maxsize=65_536)
+def _cached_code(text: str) -> int:
+    return _hash(text, 4)
+
+
+def _hash(text: str, size: int) -> int:
+    return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).digest(), "little")
+
+
+def _text(name: str, value: Any, position: str | None) -> str:
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**64:
+        value = str(value)
+    if not isinstance(value, str):
+        raise _error(f"{name}: expected text, got {_shown(value)}", name, value, position)
+    if not value and name != "category":
+        raise _error(f"{name}: must not be empty", name, value, position)
+    if len(value) > MAX_TEXT:
+        raise _error(f"{name}: {len(value)} characters, at most {MAX_TEXT} are allowed", name, value, position)
+    if not value.isprintable():
+        raise _error(f"{name}: holds a character that cannot be printed, {_shown(value)}", name, value, position)
+    return value
+
+
+def _amount(value: Any, position: str | None) -> float:
+    number = _number("amount", value, position)
+    if number < 0:
+        raise _error(f"amount: must not be negative, got {_shown(value)}", "amount", value, position)
+    return number
+
+
+def _time(value: Any, position: str | None) -> float:
+    moment = value
+    if isinstance(value, str) and "-" in value[1:] and len(value) <= MAX_TEXT and not value[-1:].isspace():
+        try:
+            # Text that is no number may be a date; "1e-5" is a number.
+            moment = value if _NUMBER.fullmatch(value) else datetime.fromisoformat(value)
+        except ValueError:
+            raise _error(f"time: expected a number or ISO 8601, got {_shown(value)}", "time", value, position) from None
+    if isinstance(moment, datetime):
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+    return _number("time", value, position)
+
+
+def _number(name: str, value: Any, position: str | None) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise _error(f"{name}: expected a number, got {_shown(value)}", name, value, position)
+    try:
+        # float() also reads "1_000" and " 7 ": those are typing mistakes in a table, not numbers.
+        number = float(value) if not isinstance(value, str) or _NUMBER.fullmatch(value[:MAX_TEXT]) else math.nan
+    except (ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise _error(f"{name}: expected a finite number, got {_shown(value)}", name, value, position)
+    if abs(number) > MAX_NUMBER:
+        raise _error(f"{name}: larger than 2**53, got {_shown(value)}", name, value, position)
+    return number
+
+
+def _error(reason: str, name: str | None, value: Any, position: str | None) -> TransactionError:
+    return TransactionError(Refusal(reason, name, None if value is None else _shown(value), position))
+
+
+def _shown(value: Any) -> str:
+    """A value as it may stand in a message or a log: never longer than a line, however large or deep it is."""
+    try:
+        text = _SHORT.repr(value)
+    except ValueError:  # Python will not write out an integer of thousands of digits
+        text = f"an enormous {type(value).__name__}"
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 60, 60, 40

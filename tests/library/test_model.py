@@ -1,0 +1,103 @@
+import json
+import os
+
+import numpy as np
+import pytest
+
+from stream_ccsd.engine import Engine
+from stream_ccsd.library.model import Model, ModelError
+from tests.conftest import SMALL
+
+FILES = ["model.json", "windows.arrow", "laws.arrow", "names.arrow"]
+
+
+@pytest.fixture
+def place(model, tmp_path):
+    return model.save(tmp_path / "model")
+
+
+def test_a_loaded_model_is_the_same(model, place, stream):
+    loaded = Model.load(place)
+    assert loaded.version == model.version
+    assert loaded.settings == SMALL
+    for a, b in ((model.index, loaded.index), (model.laws, loaded.laws)):
+        for x, y in zip(a, b, strict=True):
+            np.testing.assert_array_equal(x, y)
+    assert Engine(loaded).process_many(stream.transactions) == Engine(model).process_many(stream.transactions)
+
+
+def test_arrays_lie_in_the_mapped_file(place):
+    index = Model.load(place).index
+    assert not index.z.flags.owndata
+    assert not index.z.flags.writeable
+
+
+def test_the_description_is_readable(place, model):
+    described = json.loads((place / "model.json").read_text())
+    assert described["version"] == model.version
+    assert described["sigma_x"] == model.index.sigma_x
+    assert described["settings"]["window"] == SMALL.window
+    assert described["facts"]["library_windows"] == len(model.index.z)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_file(place, name):
+    (place / name).unlink()
+    with pytest.raises(ModelError, match=name.replace(".", r"\.")):
+        Model.load(place)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_truncated_file(place, name):
+    data = (place / name).read_bytes()
+    (place / name).write_bytes(data[: len(data) // 2])
+    with pytest.raises(ModelError, match=name.replace(".", r"\.")):
+        Model.load(place)
+
+
+@pytest.mark.parametrize("name", FILES[1:])
+def test_a_foreign_file_of_the_same_size(place, name):
+    data = bytearray((place / name).read_bytes())
+    data[len(data) // 2] ^= 1
+    (place / name).write_bytes(data)
+    with pytest.raises(ModelError, match=f"{name}.*damaged or foreign"):
+        Model.load(place)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": "something else"}, "does not describe"),
+        ({"format_version": 99}, "format version 99"),
+        ({"files": None}, "lists no files"),
+        ({"settings": {"windw": 1}}, "unknown setting"),
+        ({"tails": {}}, "not a complete model"),
+    ],
+)
+def test_another_description(place, change, message):
+    described = json.loads((place / "model.json").read_text())
+    (place / "model.json").write_text(json.dumps({**described, **change}))
+    with pytest.raises(ModelError, match=message):
+        Model.load(place)
+
+
+def test_no_model_at_all(tmp_path):
+    with pytest.raises(ModelError, match=r"no model at .*Make one with `fit`"):
+        Model.load(tmp_path / "nothing")
+
+
+def test_saving_replaces_a_model_but_nothing_else(model, place, tmp_path):
+    model.save(place)
+    assert sorted(os.listdir(tmp_path)) == ["model"]
+    other = tmp_path / "precious"
+    other.mkdir()
+    (other / "work.txt").write_text("mine")
+    with pytest.raises(ModelError, match="not a model"):
+        model.save(other)
+    assert (other / "work.txt").read_text() == "mine"
+
+
+def test_a_place_that_cannot_be_written(model, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ModelError, match="cannot write the model"):
+        model.save(tmp_path / "file" / "model")

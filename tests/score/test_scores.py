@@ -1,0 +1,151 @@
+"""Both scores against the direct forms, inside the engine: nothing between state, library and formula can hide."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stream_ccsd.engine import Engine
+from stream_ccsd.fit import fit, score_histories
+from stream_ccsd.library.laws import build_laws, outcome_density
+from stream_ccsd.library.windows import AccountHistory, library_windows
+from stream_ccsd.settings import Settings
+from stream_ccsd.transaction import Transaction, code
+from tests import naive
+from tests.conftest import SMALL
+
+EXACT = {"rtol": 0, "atol": 1e-9}
+SWITCHES = ["rarity", "attenuation", "decay", "boosts", "gates"]
+
+
+def account_of(stream, name):
+    mine = [t for t in stream.transactions if t.account == name]
+    return (
+        [t.amount for t in mine],
+        [code(t.category) for t in mine],
+        [code(t.merchant) for t in mine],
+        mine,
+    )
+
+
+def library_of(model, stream, settings):
+    """The library's windows again, from the accounts that were not held out."""
+    normal = sorted(stream.normal_accounts())
+    shuffled = np.random.default_rng(settings.seed).permutation(len(normal))
+    held_out = {normal[i] for i in shuffled[: round(settings.holdout * len(normal))]}
+    histories = []
+    for name in normal:
+        if name not in held_out:
+            amounts, categories, merchants, _ = account_of(stream, name)
+            histories.append(
+                AccountHistory(np.array(amounts), np.array(categories, np.uint32), np.array(merchants, np.uint32))
+            )
+    return library_windows(histories, settings)
+
+
+@pytest.mark.parametrize("off", [None, *SWITCHES])
+def test_divergence_equals_the_double_sum(stream, model, off):
+    settings = replace(SMALL, **({off: False} if off else {}))
+    if off:
+        normal = stream.normal_accounts()
+        model = fit((t for t in stream.transactions if t.account in normal), settings)
+    windows = library_of(model, stream, settings)
+    assert len(windows) == model.facts["library_windows"]
+    name = stream.transactions[0].account
+    amounts, categories, merchants, mine = account_of(stream, name)
+    results = Engine(model).process_many(mine)
+    checked = 0
+    for t in range(0, len(mine), 5):
+        history = amounts[: t + 1], categories[: t + 1], merchants[: t + 1]
+        if t < settings.window:
+            assert results[t].divergence is None
+            continue
+        ref = naive.window_score(windows, *history, settings, model.index.sigma_x, model.sigma_y)
+        np.testing.assert_allclose(results[t].divergence, ref, **EXACT)
+        checked += 1
+    assert checked > 5
+
+
+def test_divergence_of_laws_that_hardly_meet(model, stream):
+    """A change far beyond all of the library: new waves for the occasion, then the direct sum."""
+    windows = library_of(model, stream, SMALL)
+    rng = np.random.default_rng(0)
+    amounts = [*rng.uniform(10, 11, 300), 10_000.0, 10.0, 10_000.0, 10.0, 10_000.0, 10.5]
+    mine = [Transaction("new", float(i), a, "fuel", "m0001", str(i)) for i, a in enumerate(amounts)]
+    results = Engine(model).process_many(mine)
+    codes = [code("fuel")] * len(mine), [code("m0001")] * len(mine)
+    for t in range(300, len(mine)):
+        ref = naive.window_score(
+            windows, amounts[: t + 1], codes[0][: t + 1], codes[1][: t + 1], SMALL, model.index.sigma_x, model.sigma_y
+        )
+        np.testing.assert_allclose(results[t].divergence, max(ref, 0.0), **EXACT)
+    assert max(r.divergence for r in results[300:]) > 5
+
+
+def test_constant_amounts_are_scored(model):
+    mine = [Transaction("same", float(i), 5.0, "fuel", "m0001", str(i)) for i in range(40)]
+    assert all(np.isfinite(r.divergence) for r in Engine(model).process_many(mine)[SMALL.window :])
+
+
+def law_points(laws):
+    """Every point of the pair laws as (share, outcome): the law the model really holds."""
+    first = 1 + len(laws.categories) + len(laws.merchants)
+    points = []
+    for i, pair in enumerate(laws.pairs.tolist()):
+        for j in range(laws.start[first + i], laws.start[first + i + 1]):
+            points.append((laws.share[j], (laws.point[j], pair >> 32, pair & 0xFFFFFFFF)))
+    return points
+
+
+@pytest.mark.parametrize("mismatch", [0.0, 0.01, 1.0])
+def test_outcome_and_habit_equal_the_formula(mismatch):
+    settings = Settings(
+        window=8, local_history=12, mismatch=mismatch, divergence=False, habit_strength=3.0, holdout=0.5
+    )
+    rng = np.random.default_rng(5)
+    # Amounts on a coarse grid: each cell of the marginal laws then holds one value, as the pair laws do.
+    transactions = [
+        Transaction(
+            f"c{a}",
+            float(i),
+            float(np.expm1(rng.integers(0, 30) * 0.1)),
+            f"k{rng.integers(2)}",
+            f"m{rng.integers(3)}",
+            str(i),
+        )
+        for a in range(6)
+        for i in range(12)
+    ]
+    model = fit(transactions, settings)
+    law = law_points(model.laws)
+    assert sum(share for share, _ in law) == pytest.approx(1.0)
+    mine = [t for t in transactions if t.account == "c0"]
+    mine += [Transaction("c0", 99.0, 12.0, "unseen", "m0", "u1"), Transaction("c0", 100.0, 1e6, "k0", "nowhere", "u2")]
+    outcomes = [(np.log1p(t.amount), code(t.category), code(t.merchant)) for t in mine]
+    for i, result in enumerate(Engine(model).process_many(mine)):
+        np.testing.assert_allclose(result.outcome, naive.outcome_score(outcomes[i], law, settings), **EXACT)
+        ref = naive.habit_score(outcomes[:i], outcomes[i], law, settings, 3.0)
+        np.testing.assert_allclose(result.habit, ref, **EXACT)
+
+
+def test_parts_add_up(model, stream):
+    """The reasons of an alert are the score: nothing is left over."""
+    amounts, categories, merchants, _ = account_of(stream, stream.transactions[0].account)
+    history = AccountHistory(np.array(amounts), np.array(categories, np.uint32), np.array(merchants, np.uint32))
+    out = score_histories(model, [history])
+    parts = sum(out[f"{name}_part"] for name in ("merchant", "category", "amount", "constant"))
+    np.testing.assert_allclose(parts, out["outcome"], **EXACT)
+    assert (out["merchant_part"] > 0).all()
+
+
+def test_merged_amounts_are_close_to_all_of_them():
+    """Amounts within a twentieth of the bandwidth are one point: the density moves by less than a thousandth."""
+    rng = np.random.default_rng(0)
+    amounts = np.expm1(rng.normal(3, 0.5, 3000))
+    codes = np.zeros(3000, np.uint32)
+    s = Settings()
+    laws = build_laws(amounts, codes, codes, s)
+    assert len(laws.point) < 4 * 1200
+    for u in (2.0, 3.0, 4.0):
+        direct = np.mean(np.exp(-0.5 * ((np.log1p(amounts) - u) / s.sigma_u) ** 2))
+        assert outcome_density(laws, u, 0, 0)[2] == pytest.approx(direct, rel=1e-3)

@@ -1,0 +1,70 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream_ccsd.account import ENTRY, RECENT, AccountCodec, StateError
+
+CODEC = AccountCodec(window=4, local_history=5)
+
+
+def filled(seed: int, held: int, kept: int):
+    rng = np.random.default_rng(seed)
+    slab = CODEC.slab(2)
+    slab.raw[1, :] = rng.integers(0, 256, slab.raw.shape[1])
+    slab.held[1], slab.kept[1] = held, kept
+    return slab
+
+
+@given(st.integers(0, 1000), st.integers(0, 8), st.integers(0, RECENT))
+def test_round_trip(seed, held, kept):
+    slab = filled(seed, held, kept)
+    data = CODEC.pack(slab, 1)
+    CODEC.unpack(data, slab, 0)
+    assert CODEC.pack(slab, 0) == data
+    unused = (8 - held) * ENTRY.itemsize
+    used = slab.raw.shape[1] - unused
+    assert bytes(slab.raw[0, :used]) == bytes(slab.raw[1, :used])
+    assert not slab.raw[0, used:].any()
+
+
+def test_short_histories_take_little_room():
+    codec = AccountCodec(50, 120)
+    slab = codec.slab(1)
+    assert len(codec.pack(slab, 0)) < 1300
+    slab.held[0] = codec.longest_history
+    assert len(codec.pack(slab, 0)) == codec.largest <= 4096
+
+
+@given(st.integers(0, 8), st.data())
+def test_damage_is_noticed(held, data):
+    packed = CODEC.pack(filled(1, held, 3), 1)
+    slab = CODEC.slab(1)
+    cut = data.draw(st.integers(0, len(packed) - 1))
+    with pytest.raises(StateError):
+        CODEC.unpack(packed[:cut], slab, 0)
+    flipped = bytearray(packed)
+    flipped[cut] ^= data.draw(st.integers(1, 255))
+    with pytest.raises(StateError):
+        CODEC.unpack(bytes(flipped), slab, 0)
+    with pytest.raises(StateError):
+        CODEC.unpack(packed + b"\0", slab, 0)
+
+
+@given(st.binary(max_size=400))
+def test_any_other_bytes_are_refused(data):
+    with pytest.raises(StateError):
+        CODEC.unpack(data, CODEC.slab(1), 0)
+
+
+def test_other_settings_versions_and_types_are_named():
+    slab = CODEC.slab(1)
+    other = AccountCodec(5, 5)
+    with pytest.raises(StateError, match="for window 5 and local history 5, the model has 4 and 5"):
+        CODEC.unpack(other.pack(other.slab(1), 0), slab, 0)
+    packed = bytearray(CODEC.pack(slab, 0))
+    packed[2] = 99
+    with pytest.raises(StateError, match="version 99"):
+        CODEC.unpack(bytes(packed), slab, 0)
+    with pytest.raises(StateError, match="got NoneType"):
+        CODEC.unpack(None, slab, 0)

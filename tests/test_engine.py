@@ -1,0 +1,335 @@
+from dataclasses import asdict, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stream_ccsd.engine import Engine, Result
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.fit import FitError, fit
+from stream_ccsd.library.model import Model
+from stream_ccsd.settings import Settings, SettingsError
+from stream_ccsd.transaction import Transaction
+from tests.conftest import SMALL
+
+
+def with_settings(model: Model, **changes) -> Model:
+    """The same library under other settings that need no new fit."""
+    fields = {name: getattr(model, name) for name in model.__dataclass_fields__}
+    return Model(**{**fields, "settings": replace(model.settings, **changes)})
+
+
+def in_batches(engine: Engine, transactions, size: int) -> list[Result]:
+    return [r for i in range(0, len(transactions), size) for r in engine.process_many(transactions[i : i + size])]
+
+
+@pytest.fixture(scope="module")
+def results(model, stream) -> list[Result]:
+    return [*map(Engine(model).process, stream.transactions)]
+
+
+@pytest.mark.parametrize("size", [7, 1000])
+def test_the_same_bits_whatever_the_batch(model, stream, results, size):
+    engine = Engine(model)
+    assert in_batches(engine, stream.transactions, size) == results
+    assert any(r.alert for r in results)
+    assert any(r.divergence is not None for r in results)
+
+
+def test_the_same_bits_with_state_carried_through_bytes_and_engines(model, stream, results, tmp_path):
+    """At random moments everything but the packed states and the saved model is thrown away."""
+    rng = np.random.default_rng(0)
+    model.save(tmp_path / "model")
+    states: dict[str, bytes] = {}
+    comp, position = [], 0
+    while position < len(stream.transactions):
+        size = int(rng.integers(1, 400))
+        engine = Engine(Model.load(tmp_path / "model"), states)
+        comp += engine.process_many(stream.transactions[position : position + size])
+        states = {k: bytes(bytearray(v)) for k, v in engine.states.items()}
+        position += size
+    assert comp == results
+
+
+@pytest.mark.parametrize("cut", [10, 500, 1500])
+def test_the_future_cannot_change_the_past(model, stream, results, cut):
+    rng = np.random.default_rng(cut)
+    past, future = stream.transactions[:cut], stream.transactions[cut:]
+    other = [replace(t, amount=float(rng.exponential(500)), merchant="elsewhere") for t in future]
+    assert Engine(model).process_many([*past, *other])[:cut] == results[:cut]
+
+
+def test_scoring_sees_no_label():
+    assert set(Transaction.__dataclass_fields__) == {"account", "time", "amount", "category", "merchant", "id"}
+
+
+def test_accounts_do_not_influence_each_other(model, stream, results):
+    """Whatever the interleaving, an account's results are those of its own events alone."""
+    name = stream.transactions[5].account
+    mine = [t for t in stream.transactions if t.account == name]
+    assert Engine(model).process_many(mine) == [r for r in results if r.transaction.account == name]
+
+
+def test_the_maximum_is_the_running_maximum(results):
+    highest: dict[str, float] = {}
+    for r in results:
+        account = r.transaction.account
+        highest[account] = max(highest.get(account, -np.inf), r.score)
+        assert r.maximum == highest[account]
+
+
+def test_accumulated_is_the_sum_of_the_three_highest(results):
+    name = results[0].transaction.account
+    scores: list[float] = []
+    for r in results:
+        if r.transaction.account == name:
+            scores.append(r.score)
+            assert r.accumulated == pytest.approx(sum(sorted(scores)[-3:]))
+
+
+# --- duplicates, lateness, damage ------------------------------------------------------------------------------
+
+
+def test_a_duplicate_changes_nothing_and_answers_as_before(model, stream):
+    engine = Engine(model)
+    results = engine.process_many(stream.transactions[:1500])
+    alerted = next(r for r in reversed(results) if r.alert)
+    recent = [r for r in results if r.transaction.account == alerted.transaction.account][-15:]
+    before = dict(engine.states)
+    for first in recent:
+        again = engine.process(first.transaction)
+        assert again.status == "duplicate"
+        for name in ("outcome", "habit", "divergence", "score", "outcome_rarity", "habit_rarity", "divergence_rarity"):
+            assert getattr(again, name) == getattr(first, name)
+        assert (again.alert is None) == (first.alert is None)
+    assert engine.states == before
+
+
+def test_a_duplicate_repeats_its_alert_to_the_letter(model, stream):
+    engine = Engine(model)
+    for transaction in stream.transactions:
+        result = engine.process(transaction)
+        if result.alert and result.alert.densities.change:
+            assert engine.process(transaction).alert == result.alert
+            return
+    pytest.fail("no alert with densities")
+
+
+def test_a_duplicate_within_a_batch(model, stream):
+    first = stream.transactions[0]
+    a, b = Engine(model).process_many([first, first])
+    assert (a.status, b.status) == ("scored", "duplicate")
+    assert a.score == b.score
+
+
+def test_late_events_within_the_grace_are_marked_and_beyond_it_refused(model):
+    engine = Engine(with_settings(model, grace=5.0))
+    event = Transaction("a", 10.0, 5.0, "fuel", "m0001", "1")
+    late, too_late = replace(event, id="2", time=6.0), replace(event, id="3", time=4.5)
+    assert [r.status for r in engine.process_many([event, late])] == ["scored", "late"]
+    before = dict(engine.states)
+    refused = engine.process(too_late)
+    assert refused.status == "too late"
+    assert refused.score is None
+    assert "5.5 behind the account's newest (10), more than the grace of 5" in refused.reason
+    assert engine.states == before
+    assert engine.process(replace(event, id="4", time=10.0)).status == "scored"
+
+
+def test_damaged_state_is_refused_and_kept_and_the_others_go_on(model, stream):
+    engine = Engine(model)
+    engine.process_many(stream.transactions[:300])
+    bad, good = stream.transactions[0].account, stream.transactions[1].account
+    damaged = engine.states[bad][:-1]
+    engine.states[bad] = damaged
+    batch = [Transaction(a, 1e6, 5.0, "fuel", "m0001", f"new{i}") for i, a in enumerate([bad, good, bad])]
+    first, second, third = engine.process_many(batch)
+    assert (first.status, second.status, third.status) == ("refused", "scored", "refused")
+    assert "checksum" in first.reason
+    assert bad in first.reason
+    assert engine.states[bad] == damaged
+
+
+class FailingStore(dict):
+    """A store that cannot be written to."""
+
+    def update(self, *_args, **_kwargs):
+        raise OSError("no space left on device")
+
+
+def test_a_store_that_fails_leaves_everything_as_it_was(model, stream):
+    store = FailingStore()
+    engine = Engine(model, store)
+    with pytest.raises(OSError, match="no space"):
+        engine.process_many(stream.transactions[:50])
+    assert store == {}
+    engine.states = {}
+    assert engine.process_many(stream.transactions[:50]) == Engine(model).process_many(stream.transactions[:50])
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_any_order_of_events_is_survived(model, data):
+    """Times out of order, repeated ids, unknown merchants, extreme amounts: every event is answered, in any batches."""
+    events = data.draw(
+        st.lists(
+            st.builds(
+                Transaction,
+                account=st.sampled_from(["a", "b"]),
+                time=st.floats(-100, 100),
+                amount=st.one_of(st.floats(0, 2.0**53), st.just(0.0)),
+                category=st.sampled_from(["", "fuel", "zzz"]),
+                merchant=st.sampled_from(["m0001", "elsewhere", "x"]),
+                id=st.integers(0, 40).map(str),
+            ),
+            max_size=60,
+        )
+    )
+    patient = with_settings(model, grace=data.draw(st.sampled_from([0.0, 50.0, 1e9])))
+    one_by_one = [*map(Engine(patient).process, events)]
+    assert in_batches(Engine(patient), events, data.draw(st.integers(1, 60))) == one_by_one
+    for r in one_by_one:
+        numbers = [r.outcome, r.habit, r.score] + ([r.divergence] if r.divergence is not None else [])
+        assert r.status == "too late" or np.isfinite(numbers).all()
+
+
+# --- alerts ----------------------------------------------------------------------------------------------------
+
+
+def alerts_of(model, transactions, **changes):
+    return [r for r in Engine(with_settings(model, **changes)).process_many(transactions) if r.alert]
+
+
+def test_alerts_state_everything(results, model):
+    alert = next(r.alert for r in results if r.alert and r.alert.densities.change)
+    assert alert.score >= alert.threshold == model.threshold
+    assert alert.tail_rate == pytest.approx(np.exp(-alert.score))
+    assert alert.model == model.version
+    assert alert.score_name == "fused"
+    assert [r.nats for r in alert.reasons] == sorted((r.nats for r in alert.reasons), reverse=True)
+    assert 0 < sum(n.share for n in alert.neighbours) <= 1 + 1e-6
+    axis = np.array(alert.densities.change)
+    for curve in (alert.densities.account, alert.densities.normal):
+        assert len(curve) == len(axis)
+        assert 0.3 < np.trapezoid(curve, axis) < 1.01  # mass beyond both ends is cut off
+    assert alert.account in alert.headline
+
+
+def test_alert_ids_depend_on_account_and_transaction_only(results, model, stream):
+    other = Engine(model, threshold=0.5).process_many(stream.transactions)
+    ids = {r.transaction.id: r.alert.id for r in other if r.alert}
+    ours = {r.transaction.id: r.alert.id for r in results if r.alert}
+    assert len(set(ids.values())) == len(ids)
+    assert all(ids[k] == v for k, v in ours.items() if k in ids)
+    assert set(ids) & set(ours)
+
+
+def test_a_further_alert_needs_the_margin(model, stream):
+    for margin in (0.0, 2.0):
+        last: dict[str, float] = {}
+        for r in alerts_of(model, stream.transactions, alert_margin=margin):
+            account = r.transaction.account
+            assert r.alert.score >= last.get(account, -np.inf) + margin
+            last[account] = r.alert.score
+    assert len(alerts_of(model, stream.transactions, alert_margin=0.0)) > len(
+        alerts_of(model, stream.transactions, alert_margin=50.0)
+    )
+
+
+def test_the_cooldown_is_kept(model, stream):
+    times: dict[str, list[float]] = {}
+    for r in alerts_of(model, stream.transactions, alert_margin=0.0, alert_cooldown=10.0):
+        times.setdefault(r.transaction.account, []).append(r.transaction.time)
+    assert all((np.diff(t) >= 10.0).all() for t in times.values())
+
+
+def test_the_cap_holds_back_and_survives_a_restart(model, stream):
+    capped = with_settings(model, alert_cap=1, alert_interval=20.0)
+    engine = Engine(capped)
+    results = engine.process_many(stream.transactions)
+    per_interval = np.bincount([int(r.transaction.time // 20) for r in results if r.alert])
+    assert per_interval.max() == 1
+    assert any(r.held_back for r in results)
+    states: dict[str, bytes] = {}
+    comp = []
+    for i in range(0, len(stream.transactions), 100):
+        restarted = Engine(capped, states)
+        comp += restarted.process_many(stream.transactions[i : i + 100])
+    assert comp == results
+    states[""] = b"broken"
+    with pytest.raises(StreamCcsdError, match="count of alerts"):
+        Engine(capped, states)
+
+
+@pytest.mark.parametrize("name", ["outcome", "habit", "divergence"])
+def test_alerts_on_one_score(model, stream, name):
+    for r in Engine(with_settings(model, alert_on=name)).process_many(stream.transactions):
+        assert r.score == (getattr(r, f"{name}_rarity") or 0.0)
+
+
+def test_the_threshold_follows_the_budget(stream):
+    normal = stream.normal_accounts()
+    transactions = [t for t in stream.transactions if t.account in normal]
+    assert fit(transactions, replace(SMALL, alert_rate=0.01)).threshold == pytest.approx(-np.log(0.01))
+
+
+# --- fitting and settings --------------------------------------------------------------------------------------
+
+
+def test_the_order_of_accounts_changes_nothing(model, stream):
+    normal = stream.normal_accounts()
+    shuffled = sorted((t for t in stream.transactions if t.account in normal), key=lambda t: (t.account[::-1], t.time))
+    again = fit(shuffled, SMALL)
+    assert again.version == model.version
+    assert again.fingerprint == model.fingerprint
+
+
+def test_fit_needs_two_accounts(stream):
+    one = [t for t in stream.transactions if t.account == stream.transactions[0].account]
+    with pytest.raises(FitError, match="at least 2 normal accounts, got 1"):
+        fit(one, SMALL)
+
+
+def test_accounts_too_short_for_windows_still_give_outcome_scores():
+    events = [Transaction(f"a{i % 3}", float(i), 5.0 + i, "fuel", "m", str(i)) for i in range(9)]
+    result = Engine(fit(events)).process(Transaction("new", 0.0, 500.0, "fuel", "m", "x"))
+    assert result.outcome > 1
+    assert result.divergence is None
+
+
+def test_whole_history_models_are_not_for_streams(stream):
+    normal = stream.normal_accounts()
+    model = fit((t for t in stream.transactions if t.account in normal), replace(SMALL, standardise="history"))
+    with pytest.raises(StreamCcsdError, match="a stream does not have"):
+        Engine(model)
+
+
+def test_without_the_divergence_the_rest_is_the_same(model, stream, results):
+    for a, b in zip(
+        Engine(with_settings(model, divergence=False)).process_many(stream.transactions), results, strict=True
+    ):
+        assert a.divergence is None
+        assert (a.outcome, a.habit, a.score) == (b.outcome, b.habit, b.score)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"window": 1},
+        {"sigma_x": -1.0},
+        {"gate_category": 1.5},
+        {"alert_rate": 0.0},
+        {"half_life": 0.0},
+        {"alert_on": "all"},
+    ],
+)
+def test_refuses_settings(values):
+    with pytest.raises(SettingsError, match=f"{next(iter(values))} is .*, expected"):
+        Settings(**values)
+
+
+def test_settings_survive_json_and_refuse_misspelt_names():
+    assert Settings.from_dict(asdict(SMALL)) == SMALL
+    with pytest.raises(SettingsError, match="unknown setting: windw"):
+        Settings.from_dict({"windw": 3})
