@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from stream_ccsd.account import AccountCodec, StateError
+from stream_ccsd.account import EVIDENCE, AccountCodec, StateError
 from stream_ccsd.alert.policy import ALERTED, HELD_BACK, build_policy
 from stream_ccsd.alert.reasons import Alert, make_alert
 from stream_ccsd.errors import StreamCcsdError
@@ -30,7 +30,7 @@ from stream_ccsd.library.model import Model
 from stream_ccsd.numeric import AnyArray
 from stream_ccsd.score.divergence import build_change_law
 from stream_ccsd.score.outcome import habit_log_decay
-from stream_ccsd.step import EVENT, OUTPUT, SCORE_NAMES, STATUS_NAMES, TOO_LATE, Kit, Room, Tails, run
+from stream_ccsd.step import EVENT, OUTPUT, SCORE_NAMES, STATUS_NAMES, TOO_LATE, Kit, Room, Tails, make_bench, run
 from stream_ccsd.transaction import Transaction, code, identity
 
 # Accounts have names, so the empty name is free for what belongs to none of them.
@@ -44,13 +44,13 @@ class Result:
 
     transaction: Transaction
     status: str
-    outcome: float | None = None
-    habit: float | None = None
     divergence: float | None = None
-    score: float | None = None  # the alert score: rarity, -log(tail rate)
+    divergence_rarity: float | None = None  # -log of the share of normal transactions that score this high
+    outcome: float | None = None
     outcome_rarity: float | None = None
+    habit: float | None = None
     habit_rarity: float | None = None
-    divergence_rarity: float | None = None
+    score: float | None = None  # the alert score: the rarity of what alerts are on
     maximum: float | None = None  # the account's highest alert score so far
     accumulated: float | None = None  # the sum of its three highest
     model: str = ""
@@ -87,12 +87,10 @@ class Engine:
         self.states: MutableMapping[str, bytes] = {} if states is None else states
         self.threshold = model.threshold if threshold is None else threshold
         self._version = model.version
-        self._score_name = settings.alert_on
         self._codec = AccountCodec(settings.window, settings.local_history)
-        self._kit = make_kit(model, self.threshold)
         self._room = Room.of(len(model.index.z), self._codec.longest_history, settings.local_history)
-        self._slab = self._codec.slab(1)
-        self._events, self._outputs = np.zeros(1, EVENT), np.zeros(1, OUTPUT)
+        self._bench = make_bench(make_kit(model, self.threshold), self._room)
+        self._make_room(1)
         if settings.alert_cap and _CAP_KEY in self.states:
             self._room.cap[:] = _unpack_cap(self.states[_CAP_KEY])
 
@@ -110,7 +108,7 @@ class Engine:
         good = [t for t in batch if t.account not in refusals] if refusals else batch
         cap = self._room.cap.copy()
         try:
-            run(self._kit, self._room, self._slab.records, self._events[: len(good)], self._outputs[: len(good)])
+            run(self._bench, self._slab.records, self._events, len(good), self._outputs, self._evidence)
             self._store(good)
         except BaseException:
             self._room.cap[:] = cap
@@ -125,11 +123,15 @@ class Engine:
             for t in batch
         ]
 
+    def _make_room(self, batch: int) -> None:
+        self._slab = self._codec.slab(batch)
+        self._events, self._outputs = np.zeros(batch, EVENT), np.zeros(batch, OUTPUT)
+        self._evidence = np.zeros(batch, EVIDENCE)
+
     def _load(self, batch: Sequence[Transaction]) -> dict[str, str]:
         """Bring the accounts of a batch into working memory; returns the accounts whose state cannot be read."""
         if len(self._events) < len(batch):
-            self._events, self._outputs = np.zeros(len(batch), EVENT), np.zeros(len(batch), OUTPUT)
-            self._slab = self._codec.slab(len(batch))
+            self._make_room(len(batch))
         rows: dict[str, int] = {}
         refusals: dict[str, str] = {}
         count = 0
@@ -172,34 +174,31 @@ class Engine:
 
     def _answers(self, good: Sequence[Transaction]) -> list[Result]:
         outputs = self._outputs[: len(good)]
-        columns = [outputs[name].tolist() for name in _RESULT_COLUMNS]
         results = []
-        for i, (transaction, *values) in enumerate(zip(good, *columns, strict=True)):
-            status, decision, divergence, *rest = values
+        for i, (transaction, values) in enumerate(zip(good, outputs[_RESULT_COLUMNS].tolist(), strict=True)):
+            status, decision, newest, divergence, rarity, *rest = values
             if status == TOO_LATE:
-                newest = float(outputs["newest_time"][i])
                 reason = (
                     f"time {transaction.time:g} lies {newest - transaction.time:g} behind the account's newest "
                     f"({newest:g}), more than the grace of {self.model.settings.grace:g}"
                 )
                 results.append(Result(transaction, STATUS_NAMES[status], model=self._version, reason=reason))
                 continue
-            alert = None
-            if decision == ALERTED:
-                alert = make_alert(self.model, transaction, outputs[i], self._score_name, self.threshold)
-            outcome, habit, score, outcome_rarity, habit_rarity, divergence_rarity, maximum, accumulated = rest
-            missing = math.isnan(divergence)
+            if math.isnan(divergence):
+                divergence = rarity = None
+            alert = self._alert(transaction, i) if decision == ALERTED else None
+            outcome, outcome_rarity, habit, habit_rarity, score, maximum, accumulated = rest
             results.append(
                 Result(
                     transaction,
                     STATUS_NAMES[status],
+                    divergence,
+                    rarity,
                     outcome,
-                    habit,
-                    None if missing else divergence,
-                    score,
                     outcome_rarity,
+                    habit,
                     habit_rarity,
-                    None if missing else divergence_rarity,
+                    score,
                     maximum,
                     accumulated,
                     self._version,
@@ -209,20 +208,26 @@ class Engine:
             )
         return results
 
+    def _alert(self, transaction: Transaction, i: int) -> Alert:
+        name, threshold = self.model.settings.alert_on, self.threshold
+        return make_alert(self.model, transaction, self._outputs[i], self._evidence[i], name, threshold)
 
-_RESULT_COLUMNS = (
+
+# What Result takes of an output, in its order.
+_RESULT_COLUMNS = [
     "status",
     "decision",
+    "newest_time",
     "divergence",
-    "outcome",
-    "habit",
-    "score",
-    "outcome_rarity",
-    "habit_rarity",
     "divergence_rarity",
+    "outcome",
+    "outcome_rarity",
+    "habit",
+    "habit_rarity",
+    "score",
     "maximum",
     "accumulated",
-)
+]
 
 
 def make_kit(model: Model, threshold: float | None = None) -> Kit:

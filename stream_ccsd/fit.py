@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from stream_ccsd.account import AccountCodec
+from stream_ccsd.account import EVIDENCE, AccountCodec
 from stream_ccsd.alert.threshold import threshold_by_budget
 from stream_ccsd.divergence import median_bandwidth
 from stream_ccsd.engine import make_kit
@@ -22,7 +22,7 @@ from stream_ccsd.library.windows import AccountHistory, library_windows
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.score.outcome import habit_density, habit_log_decay, outcome_parts
 from stream_ccsd.settings import Settings
-from stream_ccsd.step import EVENT, OUTPUT, Room, run
+from stream_ccsd.step import EVENT, OUTPUT, Room, make_bench, run
 from stream_ccsd.transaction import Transaction, code
 
 Progress = Callable[[int, int], None]
@@ -159,8 +159,8 @@ def score_histories(model: Model, histories: list[AccountHistory], progress: Pro
     """The engine's answers to whole histories, account after account, as one table of outputs."""
     settings = model.settings
     codec = AccountCodec(settings.window, settings.local_history)
-    kit = make_kit(model)
     room = Room.of(len(model.index.z), codec.longest_history, settings.local_history)
+    bench = make_bench(make_kit(model), room)
     total = sum(len(h.amounts) for h in histories)
     outputs = np.zeros(total, OUTPUT)
     done = 0
@@ -175,7 +175,7 @@ def score_histories(model: Model, histories: list[AccountHistory], progress: Pro
             history.merchants,
         )
         events["time"] = events["id"] = np.arange(n)
-        run(kit, room, slab.records, events, outputs[done : done + n])
+        run(bench, slab.records, events, n, outputs[done : done + n], np.empty(n, EVIDENCE))
         done += n
         if progress:
             progress(done, total)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
+from numba import njit, types
+from numba.experimental import structref
 
-from stream_ccsd.account import DENSITY_POINTS, EVIDENCE, RECENT, REGIMES
+from stream_ccsd.account import DENSITY_POINTS, RECENT, REGIMES
 from stream_ccsd.alert.policy import ALERTED, Policy, decide, enter_score
 from stream_ccsd.library.index import Index, Scratch
 from stream_ccsd.library.laws import Laws
@@ -51,7 +52,6 @@ OUTPUT = np.dtype(
         ("maximum", "f8"),
         ("accumulated", "f8"),  # sum of the account's highest scores
         ("newest_time", "f8"),  # of the account, before the event
-        ("evidence", EVIDENCE),
     ]
 )
 
@@ -105,20 +105,49 @@ class Room(NamedTuple):
         )
 
 
-@njit(cache=True, nogil=True)
-def run(kit: Kit, room: Room, accounts: AnyArray, events: AnyArray, outputs: AnyArray) -> None:
-    """Process events in order; ``row`` of each says which account record is its."""
-    for i in range(len(events)):
-        _step(kit, room, accounts[events[i].row], events[i], outputs[i])
+@structref.register
+class _BenchType(types.StructRef):
+    def preprocess_fields(self, fields: Any) -> Any:
+        """Literal types would make a kind of their own of every value."""
+        return tuple((name, types.unliteral(kind)) for name, kind in fields)  # type: ignore[no-untyped-call]
+
+
+class Bench(structref.StructRefProxy):
+    """Kit and room behind one reference: handing sixty arrays to compiled code anew costs more than a score."""
+
+    def __new__(cls, kit: Kit, room: Room) -> Bench:
+        """See :func:`make_bench`."""
+        return make_bench(kit, room)
+
+
+structref.define_boxing(_BenchType, Bench)  # type: ignore[no-untyped-call]
+structref.define_constructor(Bench, _BenchType, ["kit", "room"])  # type: ignore[no-untyped-call]
+
+
+@njit(cache=True)
+def make_bench(kit: Kit, room: Room) -> Any:
+    """Put kit and room behind one reference."""
+    return Bench(kit, room)
 
 
 @njit(cache=True, nogil=True)
-def _step(kit: Kit, room: Room, account: Any, event: Any, out: Any) -> None:
+def run(bench: Any, accounts: AnyArray, events: AnyArray, count: int, outputs: AnyArray, evidence: AnyArray) -> None:
+    """Process the first ``count`` events in order; ``row`` of each says which account record is its.
+
+    ``bench`` comes from :func:`make_bench`. Evidence is filled in for alerts.
+    """
+    kit, room = bench.kit, bench.room
+    for i in range(count):
+        _step(kit, room, accounts[events[i].row], events[i], outputs[i], evidence[i])
+
+
+@njit(cache=True, nogil=True)
+def _step(kit: Kit, room: Room, account: Any, event: Any, out: Any, evidence: Any) -> None:
     out.newest_time = account.newest_time
     _score_outcome(kit, event, out)
     known = _find_answer(account, event.id)
     if known >= 0:
-        _answer_again(kit, account, known, out)
+        _answer_again(kit, account, known, out, evidence)
         return
     if event.time < account.newest_time - kit.grace:
         out.status = TOO_LATE
@@ -153,7 +182,7 @@ def _step(kit: Kit, room: Room, account: Any, event: Any, out: Any) -> None:
     out.decision = decide(kit.policy, account, out.score, event.time, room.cap)
     if out.decision == ALERTED:
         _gather_evidence(kit, room, account, event, found, local)
-        _copy_evidence(account.evidence, out.evidence)
+        _copy_evidence(account.evidence, evidence)
     _remember(account, event, out)
     _summarise(account, out)
 
@@ -234,7 +263,7 @@ def _find_answer(account: Any, identity: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _answer_again(kit: Kit, account: Any, known: int, out: Any) -> None:
+def _answer_again(kit: Kit, account: Any, known: int, out: Any, evidence: Any) -> None:
     """A duplicate changes nothing and is answered as it was the first time."""
     answer = account.answers[known]
     out.status = DUPLICATE
@@ -243,7 +272,11 @@ def _answer_again(kit: Kit, account: Any, known: int, out: Any) -> None:
     _rate(kit, out)
     out.previous_maximum = answer.previous_maximum
     if out.decision == ALERTED and account.evidence.id == answer.id:
-        _copy_evidence(account.evidence, out.evidence)
+        _copy_evidence(account.evidence, evidence)
+    elif out.decision == ALERTED:
+        evidence.reach = 0.0
+        for i in range(REGIMES):
+            evidence.regime_share[i] = 0.0
     _summarise(account, out)
 
 

@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -8,7 +10,10 @@ from stream_ccsd.cli.main import app
 runner = CliRunner()
 
 
-@pytest.mark.parametrize("arguments", [[], ["bench"], ["bench", "pairwise", "--help"], ["--help"]])
+COMMANDS = [[], ["bench"], ["bench", "pairwise", "--help"], ["bench", "engine", "--help"], ["--help"]]
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
 def test_help(arguments):
     result = runner.invoke(app, arguments)
     assert "Usage" in result.output
@@ -56,8 +61,28 @@ def test_bench_pairwise_on_real_series(data_root):
     assert rows[-1]["max_abs_error"] < 1e-10
 
 
-@pytest.mark.parametrize("sizes", ["1", "ten", "200,", ""])
+@pytest.mark.parametrize("sizes", ["1", "ten", "200,1.5", ""])
 def test_bench_pairwise_refuses_sizes(sizes):
     result = runner.invoke(app, ["bench", "pairwise", "--sizes", sizes])
     assert result.exit_code == 2
     assert "--sizes" in result.output
+
+
+def test_bench_engine_prints_json_alone(tmp_path):
+    target = tmp_path / "engine.json"
+    arguments = ["bench", "engine", "--events", "400", "--library-sizes", "1000", "--accounts", "50"]
+    arguments += ["--json", str(target)]
+    done = subprocess.run([sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    result = json.loads(target.read_text())
+    numbers = (
+        "events_per_s batch_events_per_s naive_events_per_s hst_events_per_s p50_us p99_us "
+        "first_score_cold_s first_score_warm_s bytes_per_account"
+    )
+    assert all(result[name] > 0 for name in numbers.split())
+    assert result["library"][0]["recall"] == 1.0
+    assert {"accounts", "rss_mb", "events_per_s"} <= result["accounts"][0].keys()
+
+
+# In a process of its own: the benchmark binds itself to one core.
+RUN = "import sys; from stream_ccsd.cli.main import run; sys.argv[0] = 'stream-ccsd'; run()"

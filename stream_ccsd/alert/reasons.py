@@ -82,7 +82,9 @@ def one_in(rate: float) -> str:
     return f"{count:,.0f}" if count < 1e9 else f"{count:.1e}"
 
 
-def make_alert(model: Model, transaction: Transaction, out: Any, score_name: str, threshold: float) -> Alert:
+def make_alert(
+    model: Model, transaction: Transaction, out: Any, evidence: Any, score_name: str, threshold: float
+) -> Alert:
     """The alert of a transaction from its compiled output record."""
     previous = float(out["previous_maximum"])
     regime = int(out["regime"])
@@ -105,8 +107,8 @@ def make_alert(model: Model, transaction: Transaction, out: Any, score_name: str
         category_changed=bool(regime & 2) if regime >= 0 else None,
         merchant_changed=bool(regime & 1) if regime >= 0 else None,
         reasons=_reasons(transaction, out),
-        neighbours=_neighbours(model, out["evidence"]),
-        densities=_densities(out["evidence"]),
+        neighbours=_neighbours(model, evidence),
+        densities=_densities(evidence),
     )
 
 

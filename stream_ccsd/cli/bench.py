@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from stream_ccsd.cli.output import DataRootOption, JsonOption, emit, plain_table, progress_bar
+from stream_ccsd.cli.output import DataRootOption, JsonOption, TransactionsOption, emit, plain_table, progress_bar
 
 app = typer.Typer(help="Measure speed and memory against peers, in one run on this machine.", no_args_is_help=True)
 
@@ -32,15 +32,73 @@ def pairwise(
     """
     from offline.bench.pairwise import measure_pairwise
 
-    try:
-        counts = [int(size) for size in sizes.split(",")]
-    except ValueError as error:
-        raise typer.BadParameter(f"expected numbers like 200,1000, got {sizes!r}", param_hint="--sizes") from error
-    if min(counts) < 2:
-        raise typer.BadParameter("each size must be at least 2", param_hint="--sizes")
+    counts = _numbers(sizes, "--sizes", least=2)
+    if not counts:
+        raise typer.BadParameter("name at least one size", param_hint="--sizes")
     with progress_bar() as start:
         result = measure_pairwise(counts, length, seed, data, start("bench pairwise"))
     emit(result, json_target, _show_pairwise)
+
+
+@app.command()
+def engine(
+    data: TransactionsOption = None,
+    events: Annotated[int, typer.Option(help="About how many events to stream.", min=100)] = 60_000,
+    library_sizes: Annotated[str, typer.Option(help="Library sizes, comma-separated.")] = "15000,100000,1000000",
+    accounts: Annotated[str, typer.Option(help="Numbers of accounts, comma-separated.")] = "10000,100000,1000000",
+    json_target: JsonOption = None,
+) -> None:
+    """The streaming engine: events per second, latency, memory; against plain numpy and river's HalfSpaceTrees.
+
+    One core, the same events for all. A million accounts take about 5 GB of memory while they are measured.
+    """
+    from offline.bench.engine import measure_engine
+
+    sizes, numbers = _numbers(library_sizes, "--library-sizes"), _numbers(accounts, "--accounts")
+    with progress_bar() as start:
+        result = measure_engine(data, events, sizes, numbers, start("bench engine"))
+    emit(result, json_target, _show_engine)
+
+
+def _numbers(text: str, option: str, least: int = 1) -> list[int]:
+    try:
+        numbers = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError as error:
+        raise typer.BadParameter(f"expected numbers like 200,1000, got {text!r}", param_hint=option) from error
+    if any(n < least for n in numbers):
+        raise typer.BadParameter(f"each must be at least {least}", param_hint=option)
+    return numbers
+
+
+def _show_engine(console: Console, result: dict[str, Any]) -> None:
+    table = plain_table(
+        f"{result['events']:,} events of {result['data']}, {result['library_windows']:,} library windows, one core"
+    )
+    for column in ("", "events/s", "against the engine"):
+        table.add_column(column, justify="right" if column else "left")
+    ours = result["events_per_s"]
+    rows = (
+        ("engine, one at a time", ours),
+        ("engine, batches of 1,000", result["batch_events_per_s"]),
+        ("engine without the divergence score", result["without_divergence_events_per_s"]),
+        ("plain numpy, divergence score only", result["naive_events_per_s"]),
+        ("river HalfSpaceTrees", result["hst_events_per_s"]),
+    )
+    for name, rate in rows:
+        table.add_row(name, f"{rate:,.0f}", f"{rate / ours:.3g}x")
+    console.print(table)
+    console.print(
+        f"latency p50 {result['p50_us']:.0f} us, p99 {result['p99_us']:.0f} us; first score after "
+        f"{result['first_score_cold_s']:.1f} s cold, {result['first_score_warm_s']:.1f} s warm; "
+        f"{result['bytes_per_account']:.0f} bytes an account (at most {result['largest_account_bytes']})"
+    )
+    for row in result["library"]:
+        console.print(
+            f"library of {row['windows']:,}: {row['us_per_query']:.0f} us a query, exact; faiss IVF "
+            f"{row['faiss_us_per_query']:.0f} us with recall {row['faiss_recall']:.2f}"
+        )
+    for row in result["accounts"]:
+        console.print(f"{row['accounts']:,} accounts: {row['rss_mb']:,.0f} MB, {row['events_per_s']:,.0f} events/s")
 
 
 def _show_pairwise(console: Console, result: dict[str, Any]) -> None:

@@ -24,6 +24,14 @@ DataRootOption = Annotated[
     Path | None,
     typer.Option("--data", envvar="STREAM_CCSD_DATA", help="Folder with the public data sets (banksim/, ucr/)."),
 ]
+TransactionsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--data",
+        metavar="FILE",
+        help="Transactions: .csv, .jsonl (also .gz, .xz) or .parquet; by default a simulated stream.",
+    ),
+]
 
 Report = Callable[[int, int], None]
 

@@ -22,6 +22,7 @@ from stream_ccsd.settings import Settings
 _LANES = 16
 # Quantised weights are kept in 32-bit floats: this covers their rounding, for weights down to exp(-1000).
 _ROUNDING = 2e-4
+_SMALL_GROUP = 64
 
 
 class Index(NamedTuple):
@@ -62,7 +63,8 @@ class Scratch(NamedTuple):
 
 def build_index(windows: WindowTable, settings: Settings, sigma_x: float) -> Index:
     """Sort the windows by (category, merchant), count the pairs, and quantise the rows."""
-    order = np.lexsort((windows.merchants, windows.categories))
+    # Within a group by norm: the nearest of most queries are among the shortest, and so lie together in memory.
+    order = np.lexsort((np.sum(windows.z**2, axis=1), windows.merchants, windows.categories))
     category, merchant = windows.categories[order], windows.merchants[order]
     z = np.ascontiguousarray(windows.z[order], dtype=np.float32)
     n, k = z.shape
@@ -177,10 +179,12 @@ def _scan(
     filled = 0
     visited = 0
     for group in order:
-        if filled >= wanted and _count_from(weights[:filled], np.float32(bias[group] + margin)) >= wanted:
+        first, last = index.start[group], index.start[group + 1]
+        # Counting costs as much as weighing a few dozen rows: small groups are looked at in passing.
+        due = filled >= wanted and (last - first > _SMALL_GROUP or visited % 8 == 0)
+        if due and _count_from(weights[:filled], np.float32(bias[group] + margin)) >= wanted:
             break  # J rows are certain to be heavier than any row from here on
         offset = np.float32(bias[group] - own)
-        first, last = index.start[group], index.start[group + 1]
         _products(index.quantised[first:last], quantised, products)
         _weigh(products, index.half_square[first:last], unit, offset, weights[filled : filled + last - first])
         filled += last - first
@@ -236,15 +240,16 @@ def _range_of(values: AnyArray) -> tuple[float, float]:
 @njit(cache=True, nogil=True)
 def _cut(values: AnyArray, wanted: int) -> float:
     """A value that at least ``wanted`` of the values reach, and not many more: from a sample of them, then checked."""
-    low, high = _range_of(values)
     stride = max(1, len(values) // 512)
     sample = values[::stride].copy()
+    low, high = _range_of(sample)
     aim, spread = wanted / stride, np.sqrt(wanted / stride)
     while stride > 1 and aim + spread < len(sample):
         cut = _bisect(sample, low, high, int(aim + spread), 0)
         if _count_from(values, cut) >= wanted:
             return cut
         spread *= 2.0
+    low, high = _range_of(values)
     return _bisect(values, low, high, wanted, 0)
 
 
@@ -274,14 +279,15 @@ def _keep_largest(rows: AnyArray, log_weights: FloatArray, found: int, wanted: i
     low, high = _range_of(log_weights[:found])
     cut = _bisect(log_weights[:found], low, high, wanted, 0)
     surplus = _count_from(log_weights[:found], cut) - wanted
-    lightest = np.inf  # of those that reach the cut: only if there are too many do equals have to go
-    for i in range(found):
-        if log_weights[i] >= cut:
-            lightest = min(lightest, log_weights[i])
-    for i in range(found - 1, -1, -1):
-        if surplus > 0 and log_weights[i] == lightest:
-            log_weights[i] = -np.inf
-            surplus -= 1
+    if surplus > 0:  # the lightest that reach the cut are equal
+        lightest = np.inf
+        for i in range(found):
+            if log_weights[i] >= cut:
+                lightest = min(lightest, log_weights[i])
+        for i in range(found - 1, -1, -1):
+            if surplus > 0 and log_weights[i] == lightest:
+                log_weights[i] = -np.inf
+                surplus -= 1
     kept = 0
     for i in range(found):
         if log_weights[i] >= cut:

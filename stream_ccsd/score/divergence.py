@@ -20,8 +20,8 @@ from stream_ccsd.vector import exp_of_nonpositive
 
 REGIME_COUNT = 4
 # Truncation of the Fourier series; Gram terms below _SMALLEST_TERM are summed directly, where it could show.
-_TOLERANCE = 1e-14
-_SMALLEST_TERM = 1e-4
+_TOLERANCE = 1e-13
+_SMALLEST_TERM = 1e-3
 _REACH = float(np.sqrt(-2.0 * np.log(_TOLERANCE)))
 
 
@@ -189,10 +189,13 @@ def _compare(
     cosine, sine = np.empty(m), np.empty(m)
     for j in range(m):
         regime[j] = index.regime[rows[j]]
-        if step == law.step:
+    if step == law.step:
+        for j in range(m):
             cosine[j], sine[j] = law.cosine[rows[j]], law.sine[rows[j]]
-        else:
-            cosine[j], sine[j] = np.cos(step * index.y[rows[j]]), np.sin(step * index.y[rows[j]])
+    else:
+        for j in range(m):
+            angle = step * index.y[rows[j]]
+            cosine[j], sine[j] = np.cos(angle), np.sin(angle)
     q = _feature_sums(weights, regime, cosine, sine, frequencies)
     width = step * law.sigma_y
     pp, qq, pq = _product(p, p, law.gate, width), _product(q, q, law.gate, width), _product(p, q, law.gate, width)
@@ -229,13 +232,12 @@ def _feature_sums(
         for f in range(frequencies):
             sum_c = sum_s = 0.0
             for i in range(len(run_c)):
-                sum_c += run_c[i]
-                sum_s += run_s[i]
+                old_c, old_s = run_c[i], run_s[i]
+                sum_c += old_c
+                sum_s += old_s
+                run_c[i] = old_c * by_c[i] - old_s * by_s[i]
+                run_s[i] = old_s * by_c[i] + old_c * by_s[i]
             out[0, r, f], out[1, r, f] = sum_c, sum_s
-            for i in range(len(run_c)):
-                turned = run_c[i] * by_c[i] - run_s[i] * by_s[i]
-                run_s[i] = run_s[i] * by_c[i] + run_c[i] * by_s[i]
-                run_c[i] = turned
     return out
 
 

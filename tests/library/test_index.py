@@ -21,11 +21,30 @@ def table(rng, n, k, pairs=5, scale=1.0):
     )
 
 
-def full_sort(index, windows, query, category, merchant, settings):
+def full_sort(index, query, category, merchant, settings):
     """Rows of the index by falling weight, every one measured."""
+    group = np.repeat(np.arange(len(index.log_prior)), np.diff(index.start))
+    windows = WindowTable(index.z, index.y, index.regime, index.category[group], index.merchant[group])
     log_weights = naive.library_log_weights(windows, query, category, merchant, settings, index.sigma_x)
-    order = np.lexsort((windows.merchants, windows.categories))
-    return np.argsort(-log_weights[order], kind="stable"), log_weights[order]
+    return np.argsort(-log_weights, kind="stable"), log_weights
+
+
+def test_the_index_holds_every_window():
+    windows = table(np.random.default_rng(0), 60, 5)
+    index = build_index(windows, Settings(), 2.0)
+    group = np.repeat(np.arange(len(index.log_prior)), np.diff(index.start))
+    ours = zip(
+        index.z.sum(axis=1).round(4), index.y, index.regime, index.category[group], index.merchant[group], strict=True
+    )
+    theirs = zip(
+        windows.z.astype(np.float32).sum(axis=1).round(4),
+        np.abs(windows.change),
+        windows.regime,
+        windows.categories,
+        windows.merchants,
+        strict=True,
+    )
+    assert sorted(ours) == sorted(theirs)
 
 
 @settings(max_examples=80)
@@ -45,7 +64,7 @@ def test_top_j_equals_a_full_sort(n, k, pairs, wanted, sigma_x, seed):
     query = rng.normal(size=k)
     scratch = Scratch.of_size(n)
     found = nearest(index, query, 1, 1, scratch)
-    order, log_weights = full_sort(index, windows, query, 1, 1, s)
+    order, log_weights = full_sort(index, query, 1, 1, s)
     assert found == min(n, wanted)
     assert set(scratch.rows[:found]) == set(order[:found])
     np.testing.assert_allclose(scratch.log_weights[:found], log_weights[scratch.rows[:found]], rtol=0, atol=1e-9)
@@ -60,7 +79,7 @@ def test_large_libraries_take_the_sampled_cut(seed):
     query = rng.normal(size=10) * (1 + 20 * (seed == 3))  # far outside the library: quantised values are clipped
     scratch = Scratch.of_size(4000)
     found = nearest(index, query, 1, 1, scratch)
-    order, _ = full_sort(index, windows, query, 1, 1, s)
+    order, _ = full_sort(index, query, 1, 1, s)
     assert set(scratch.rows[:found]) == set(order[:150])
 
 

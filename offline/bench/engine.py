@@ -1,0 +1,205 @@
+"""The engine, a plain numpy transcription of the paper and river's HalfSpaceTrees on the same events."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from offline.bench.peers import peer
+from offline.bench.scaling import measure_accounts, measure_library
+from offline.bench.transcription import numpy_window_score
+from replay.files import read_transactions
+from replay.simulator import simulate
+from stream_ccsd.engine import Engine
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.fit import fit
+from stream_ccsd.library.model import Model
+from stream_ccsd.settings import Settings
+from stream_ccsd.transaction import Transaction, code
+
+Progress = Callable[[int, int], None]
+
+_BATCH = 1000
+_NAIVE_EVENTS = 400
+# Share of the accounts that the library is fitted on; labels are not read, speed does not depend on them.
+_FITTED = 0.55
+
+
+def measure_engine(
+    data: Path | None, events: int, library_sizes: list[int], account_numbers: list[int], progress: Progress
+) -> dict[str, Any]:
+    """All figures of ``bench engine``, measured one after the other on one core."""
+    steps = 6 + len(library_sizes) + len(account_numbers)
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        progress(done, steps)
+
+    _one_core()
+    with threadpool_limits(1):
+        fitted, streamed = _transactions(data, events)
+        model = fit(fitted)
+        step()
+        result: dict[str, Any] = {
+            "data": data.name if data else "simulated",
+            "events": len(streamed),
+            "library_windows": len(model.index.z),
+        }
+        result |= _engine_rates(model, streamed)
+        step()
+        result["naive_events_per_s"] = _naive_rate(model, streamed)
+        step()
+        result["hst_events_per_s"] = _half_space_trees_rate(streamed)
+        step()
+        with tempfile.TemporaryDirectory() as folder:
+            place = model.save(Path(folder) / "model")
+            result |= _first_score(place, streamed[0])
+            step()
+        result["library"] = []
+        for size in library_sizes:
+            result["library"].append(measure_library(model, streamed, size))
+            step()
+        result["accounts"] = []
+        for number in account_numbers:
+            result["accounts"].append(measure_accounts(model, number))
+            step()
+    step()
+    return result
+
+
+def _one_core() -> None:
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+
+
+def _transactions(data: Path | None, events: int) -> tuple[list[Transaction], list[Transaction]]:
+    """Accounts to fit on, and the events of other accounts in time order."""
+    if data is None:
+        rows = simulate(accounts=1200, days=150, seed=0).transactions
+    else:
+        rows = [row for row in read_transactions(data) if isinstance(row, Transaction)]
+        rows.sort(key=lambda t: t.time)
+    accounts = sorted({t.account for t in rows})
+    if len(accounts) < 4:
+        raise StreamCcsdError("the benchmark needs at least 4 accounts")
+    order = np.random.default_rng(0).permutation(len(accounts))
+    chosen = {accounts[i] for i in order[: int(_FITTED * len(accounts))]}
+    streamed: list[Transaction] = []
+    # Whole accounts until there are enough events, so that young and old accounts are mixed as in the whole stream.
+    counts: dict[str, int] = {}
+    for t in rows:
+        counts[t.account] = counts.get(t.account, 0) + 1
+    rest, total = set(), 0
+    for i in order[int(_FITTED * len(accounts)) :]:
+        if total >= events:
+            break
+        rest.add(accounts[i])
+        total += counts[accounts[i]]
+    streamed = [t for t in rows if t.account in rest]
+    return [t for t in rows if t.account in chosen], streamed
+
+
+def _engine_rates(model: Model, events: list[Transaction]) -> dict[str, Any]:
+    Engine(model).process(events[0])  # compile outside the clock
+    engine = Engine(model)
+    latencies = np.empty(len(events))
+    for i, event in enumerate(events):
+        start = time.perf_counter()
+        engine.process(event)
+        latencies[i] = time.perf_counter() - start
+    sizes = [len(state) for state in engine.states.values()]
+    batched = Engine(model)
+    start = time.perf_counter()
+    scored = 0
+    for i in range(0, len(events), _BATCH):
+        scored += sum(r.divergence is not None for r in batched.process_many(events[i : i + _BATCH]))
+    batch_seconds = time.perf_counter() - start
+    quick = Engine(_without_divergence(model))
+    start = time.perf_counter()
+    for event in events:
+        quick.process(event)
+    quick_seconds = time.perf_counter() - start
+    return {
+        "events_per_s": len(events) / latencies.sum(),
+        "batch_events_per_s": len(events) / batch_seconds,
+        "without_divergence_events_per_s": len(events) / quick_seconds,
+        "with_divergence_share": scored / len(events),
+        "p50_us": float(np.quantile(latencies, 0.5) * 1e6),
+        "p99_us": float(np.quantile(latencies, 0.99) * 1e6),
+        "bytes_per_account": float(np.mean(sizes)),
+        "largest_account_bytes": max(sizes),
+    }
+
+
+def _without_divergence(model: Model) -> Model:
+    fields = {name: getattr(model, name) for name in model.__dataclass_fields__}
+    return Model(**{**fields, "settings": Settings(**{**model.settings.to_dict(), "divergence": False})})
+
+
+def _naive_rate(model: Model, events: list[Transaction]) -> float:
+    """Events drawn evenly from the stream, those of young accounts too, each with its whole history at hand."""
+    chosen = set(np.linspace(0, len(events) - 1, min(_NAIVE_EVENTS, len(events))).astype(int).tolist())
+    history: dict[str, list[tuple[float, int, int]]] = {}
+    seconds = 0.0
+    for i, event in enumerate(events):
+        rows = history.setdefault(event.account, [])
+        rows.append((event.amount, code(event.category), code(event.merchant)))
+        if i in chosen:
+            amounts, categories, merchants = (np.array(c) for c in zip(*rows, strict=True))
+            start = time.perf_counter()
+            numpy_window_score(model.index, model.sigma_y, model.settings, amounts, categories, merchants)
+            seconds += time.perf_counter() - start
+    return len(chosen) / seconds
+
+
+def _half_space_trees_rate(events: list[Transaction]) -> float:
+    """River's HalfSpaceTrees with default settings, one record at a time: score, then learn."""
+    trees = peer("river.anomaly").HalfSpaceTrees(seed=0)
+    last = max(e.time for e in events) or 1.0
+    start = time.perf_counter()
+    for e in events:
+        record = {
+            "amount": min(e.amount / 1000.0, 1.0),
+            "time": e.time / last,
+            "category": (code(e.category) % 1024) / 1024,
+            "merchant": (code(e.merchant) % 1024) / 1024,
+        }
+        trees.score_one(record)
+        trees.learn_one(record)
+    return len(events) / (time.perf_counter() - start)
+
+
+_FIRST_SCORE = """
+import sys
+from stream_ccsd.engine import Engine
+from stream_ccsd.library.model import Model
+from stream_ccsd.transaction import Schema
+result = Engine(Model.load(sys.argv[1])).process(Schema().parse_json(sys.argv[2]))
+assert result.outcome is not None
+"""
+
+
+def _first_score(place: Path, event: Transaction) -> dict[str, float]:
+    """Seconds from the start of a process to its first score: with nothing compiled yet, and with the cache filled."""
+    record = json.dumps({name: getattr(event, name) for name in Transaction.__dataclass_fields__})
+    command = [sys.executable, "-c", _FIRST_SCORE, str(place), record]
+    seconds = []
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+        for _ in range(2):
+            start = time.perf_counter()
+            subprocess.run(command, check=True, env=environment)
+            seconds.append(time.perf_counter() - start)
+    return {"first_score_cold_s": seconds[0], "first_score_warm_s": seconds[1]}
