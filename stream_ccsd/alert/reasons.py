@@ -123,7 +123,9 @@ def _reasons(transaction: Transaction, out: Any) -> list[Reason]:
     reasons = [
         Reason(merchant, f"merchant {transaction.merchant!r} sees {_share(merchant)} of normal transactions"),
         Reason(category, category_text),
-        Reason(amount, f"amount {transaction.amount:,.2f} is {_distance(amount)} what is paid there"),
+        Reason(
+            amount, f"amount {transaction.amount:,.2f} is {_distance(amount)} what is paid at {transaction.merchant!r}"
+        ),
     ]
     if habit > 0.5:
         reasons.append(Reason(habit, f"{math.exp(habit):,.1f} times less likely for this account than for others"))

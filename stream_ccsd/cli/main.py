@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from stream_ccsd.cli import bench
+from stream_ccsd.cli.replay import replay
 from stream_ccsd.errors import StreamCcsdError
 
 app = typer.Typer(
@@ -17,6 +18,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command()(replay)
 app.add_typer(bench.app, name="bench")
 
 
