@@ -12,7 +12,7 @@ import numpy as np
 from replay.simulator import PATTERNS, SimulatedStream, simulate
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Engine
-from stream_ccsd.fit import fit
+from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
 from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Transaction

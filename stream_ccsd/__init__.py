@@ -1,1 +1,47 @@
 """Streaming fraud detection with the conditional Cauchy-Schwarz divergence (C-CSD)."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stream_ccsd.engine import Engine, Result
+    from stream_ccsd.errors import StreamCcsdError
+    from stream_ccsd.fitting import fit
+    from stream_ccsd.library.model import Model
+    from stream_ccsd.settings import Settings
+    from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError
+
+__all__ = [
+    "Engine",
+    "Model",
+    "Refusal",
+    "Result",
+    "Schema",
+    "Settings",
+    "StreamCcsdError",
+    "Transaction",
+    "TransactionError",
+    "fit",
+]
+
+# Imported on first use: the command line answers --help without loading compiled code.
+_HOME = {
+    "Engine": "engine",
+    "Result": "engine",
+    "StreamCcsdError": "errors",
+    "fit": "fitting",
+    "Model": "library.model",
+    "Settings": "settings",
+    "Refusal": "transaction",
+    "Schema": "transaction",
+    "Transaction": "transaction",
+    "TransactionError": "transaction",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

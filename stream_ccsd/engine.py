@@ -70,7 +70,7 @@ class Engine:
     Parameters
     ----------
     model
-        From :func:`~stream_ccsd.fit.fit` or :meth:`Model.load`.
+        From :func:`~stream_ccsd.fitting.fit` or :meth:`Model.load`.
     states
         Packed account states by account: a dict, or anything like one that keeps them for longer.
     threshold

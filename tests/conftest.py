@@ -5,7 +5,7 @@ import pytest
 from hypothesis import settings
 
 from replay.simulator import SimulatedStream, simulate
-from stream_ccsd.fit import fit
+from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
 from stream_ccsd.settings import Settings
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from stream_ccsd.engine import Engine, Result
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.fit import FitError, fit
+from stream_ccsd.fitting import FitError, fit
 from stream_ccsd.library.model import Model
 from stream_ccsd.settings import Settings, SettingsError
 from stream_ccsd.transaction import Transaction

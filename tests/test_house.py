@@ -1,7 +1,6 @@
 """The house rules that a machine can check: style, types, layers, layout. They run with the tests, so CI has them."""
 
 import ast
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -40,11 +39,3 @@ def test_the_core_imports_nothing_above_it(path):
 def test_nothing_is_pickled(path):
     forbidden = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
     assert not {name.partition(".")[0] for name in imported(path)} & forbidden
-
-
-def test_ci_runs_the_command_of_the_readme():
-    """What the README tells a stranger to run is what CI runs, to the letter."""
-    blocks = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
-    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-    assert len(blocks) >= 2
-    assert blocks[1].strip() in ci

@@ -22,7 +22,7 @@ from replay.files import read_transactions
 from replay.simulator import simulate
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.fit import fit
+from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
 from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Transaction, code

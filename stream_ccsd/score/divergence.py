@@ -31,7 +31,7 @@ class ChangeLaw(NamedTuple):
     sigma_y: float
     gate: FloatArray  # (4, 4), likeness of two regimes
     boost: FloatArray  # (4, 4), local weight of a window's regime given the query's
-    log_decay: FloatArray  # (L + 1,), by lag
+    log_decay: float  # of a local window's weight, for each transaction that it lies back
     largest_y: float  # the grid's range; beyond it, waves are made for the occasion
     step: float
     cosine: FloatArray  # (n,), of step * y
@@ -47,7 +47,6 @@ def build_change_law(index: Index, settings: Settings, sigma_y: float) -> Change
     gate = gate * np.where(merchant_differs, settings.gate_merchant, 1.0)
     boost = np.where(category_differs, 1.0, settings.eta_category)
     boost = boost * np.where(merchant_differs, 1.0, settings.eta_merchant)
-    lags = np.arange(settings.local_history + 1)
     largest = float(index.y.max()) if len(index.y) else 0.0
     features = FourierFeatures.for_box([0.0], [largest], [sigma_y], tolerance=_TOLERANCE, max_frequencies=10**6)
     step = float(features.step[0])
@@ -55,7 +54,7 @@ def build_change_law(index: Index, settings: Settings, sigma_y: float) -> Change
         sigma_y=float(sigma_y),
         gate=gate if settings.gates else np.ones_like(gate),
         boost=boost if settings.boosts else np.ones_like(boost),
-        log_decay=-np.log(2.0) * lags / settings.half_life if settings.decay else np.zeros(len(lags)),
+        log_decay=-float(np.log(2.0)) / settings.half_life if settings.decay else 0.0,
         largest_y=largest,
         step=step,
         cosine=np.cos(step * index.y),
@@ -159,7 +158,7 @@ def _local_law(
             value += index.log_rho_category
         if merchants[end] != merchants[newest]:
             value += index.log_rho_merchant
-        weights[i] = value + law.log_decay[lags[i]] + np.log(law.boost[own_regime, regime[i]])
+        weights[i] = value + law.log_decay * lags[i] + np.log(law.boost[own_regime, regime[i]])
     _normalise(weights[: len(lags)])
 
 

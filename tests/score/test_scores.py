@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from stream_ccsd.engine import Engine
-from stream_ccsd.fit import fit, score_histories
+from stream_ccsd.fitting import fit, score_histories
 from stream_ccsd.library.laws import build_laws, outcome_density
 from stream_ccsd.library.windows import AccountHistory, library_windows
 from stream_ccsd.settings import Settings
