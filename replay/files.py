@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import gzip
+import json
 import lzma
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from stream_ccsd.errors import StreamCcsdError
@@ -31,70 +33,87 @@ def read_transactions(path: Path, schema: Schema | None = None) -> Iterator[Tran
     StreamCcsdError
         If the file cannot be read, has no known format, or lacks a column.
     """
+    for row in read_records(path):
+        if isinstance(row, Refusal):
+            yield row
+            continue
+        position, record = row
+        if schema is None:
+            schema = guess_schema(list(record))
+        yield parse_record(schema, record, position)
+
+
+def parse_record(schema: Schema, record: dict[str, Any], position: str) -> Transaction | Refusal:
+    """A row as a transaction, or the refusal."""
+    try:
+        return schema.parse(record, position)
+    except TransactionError as error:
+        return error.refusal
+
+
+def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]] | Refusal]:
+    """Every row of a file as its line (or row) number and its named values, or the refusal of a row without them."""
     suffixes = [s.lower() for s in path.suffixes]
     try:
         if suffixes and suffixes[-1] == ".parquet":
-            yield from _parquet(path, schema)
+            yield from _parquet(path)
             return
         opener: Callable[..., Any] = _OPENERS.get(suffixes[-1] if suffixes else "", open)
         with opener(path, "rt", encoding="utf-8", newline="") as file:
             kind = next((s for s in reversed(suffixes) if s not in _OPENERS), "")
             if kind == ".csv":
-                yield from _csv(path, file, schema)
+                yield from _csv(file)
             elif kind in (".jsonl", ".ndjson"):
-                yield from _json_lines(file, schema or Schema())
+                yield from _json_lines(file)
             else:
                 raise StreamCcsdError(f"{path}: unknown format; .csv, .jsonl (also .gz, .xz) and .parquet are read")
-    except (OSError, EOFError, lzma.LZMAError) as error:
+    except (OSError, EOFError, lzma.LZMAError, pa.ArrowException) as error:
         raise StreamCcsdError(f"{path} cannot be read: {error}") from error
     except UnicodeDecodeError as error:
         raise StreamCcsdError(f"{path} is not UTF-8 text: {error}") from error
 
 
-def _csv(path: Path, file: IO[str], schema: Schema | None) -> Iterator[Transaction | Refusal]:
-    first = file.readline()
-    second = file.readline()
+def _csv(file: IO[str]) -> Iterator[tuple[str, dict[str, Any]] | Refusal]:
+    first, second = file.readline(), file.readline()
     # BankSim quotes with apostrophes, everybody else with quotation marks.
     quote = "'" if second.count("'") >= 2 and '"' not in second else '"'
     header = next(csv.reader([first], quotechar=quote), [])
-    schema = schema or _guess(header)
-    missing = [c for c in schema.columns.values() if c not in header]
-    if missing:
-        raise StreamCcsdError(
-            f"{path} has no column named {', '.join(missing)}: it has {', '.join(header) or 'none'}. Map the columns."
-        )
     rows = csv.reader(_chain(second, file), quotechar=quote)
     for row in rows:
-        if not row:
-            continue
         position = str(rows.line_num + 1)
-        try:
-            yield schema.parse_row(header, row, position)
-        except TransactionError as error:
-            yield error.refusal
+        if len(row) == len(header):
+            yield position, dict(zip(header, row, strict=True))
+        elif row:
+            yield Refusal(
+                f"the row has {len(row)} values, the header {len(header)}", None, ",".join(row)[:80], position
+            )
 
 
-def _json_lines(file: IO[str], schema: Schema) -> Iterator[Transaction | Refusal]:
+def _json_lines(file: IO[str]) -> Iterator[tuple[str, dict[str, Any]] | Refusal]:
     for number, line in enumerate(file, start=1):
         if not line.strip():
             continue
         try:
-            yield schema.parse_json(line, str(number))
-        except TransactionError as error:
-            yield error.refusal
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            yield Refusal(f"not valid JSON: {error}", None, line[:80], str(number))
+            continue
+        if isinstance(record, dict):
+            yield str(number), record
+        else:
+            yield Refusal("expected a JSON object with named fields", None, line[:80], str(number))
 
 
-def _parquet(path: Path, schema: Schema | None) -> Iterator[Transaction | Refusal]:
-    file = pq.ParquetFile(path)
-    schema = schema or _guess(file.schema_arrow.names)
-    wanted = [c for c in schema.columns.values() if c in file.schema_arrow.names]
-    position = 1
-    for batch in file.iter_batches(columns=wanted):
-        yield from schema.parse_arrow(batch, position)
-        position += len(batch)
+def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]] | Refusal]:
+    position = 0
+    for batch in pq.ParquetFile(path).iter_batches():
+        for record in batch.to_pylist():
+            position += 1
+            yield str(position), record
 
 
-def _guess(columns: list[str]) -> Schema:
+def guess_schema(columns: list[str]) -> Schema:
+    """BankSim's columns where they are all there; otherwise the field names, without category or id if absent."""
     if {"customer", "step", "amount", "merchant"} <= set(columns):
         return BANKSIM
     return Schema(category="category" if "category" in columns else None, id="id" if "id" in columns else None)

@@ -7,7 +7,8 @@ scored       its time is at or after its account's newest: it is entered and sco
 late         up to ``settings.grace`` behind: entered in the order of arrival, scored and marked
 too late     further behind: refused with the reason; nothing changes
 duplicate    its id is among the account's newest: nothing changes, the answer is that of the first time
-refused      the account's stored state cannot be read: nothing changes, the other accounts go on
+refused      it was made without a schema and is not sound, or its account's stored state cannot be read:
+             nothing changes, the others go on
 ===========  ==========================================================================================
 """
 
@@ -31,7 +32,7 @@ from stream_ccsd.numeric import AnyArray
 from stream_ccsd.score.divergence import build_change_law
 from stream_ccsd.score.outcome import habit_log_decay
 from stream_ccsd.step import EVENT, OUTPUT, SCORE_NAMES, STATUS_NAMES, TOO_LATE, Kit, Room, Tails, make_bench, run
-from stream_ccsd.transaction import Transaction, code, identity
+from stream_ccsd.transaction import UNSOUND, Transaction, code, identity, is_sound
 
 # Accounts have names, so the empty name is free for what belongs to none of them.
 _CAP_KEY = ""
@@ -105,7 +106,7 @@ class Engine:
         """
         batch = transactions if isinstance(transactions, Sequence) else list(transactions)
         refusals = self._load(batch)
-        good = [t for t in batch if t.account not in refusals] if refusals else batch
+        good = [t for i, t in enumerate(batch) if i not in refusals] if refusals else batch
         cap = self._room.cap.copy()
         try:
             run(self._bench, self._slab.records, self._events, len(good), self._outputs, self._evidence)
@@ -117,10 +118,8 @@ class Engine:
         if not refusals:
             return list(answers)
         return [
-            Result(t, "refused", model=self._version, reason=refusals[t.account])
-            if t.account in refusals
-            else next(answers)
-            for t in batch
+            Result(t, "refused", model=self._version, reason=refusals[i]) if i in refusals else next(answers)
+            for i, t in enumerate(batch)
         ]
 
     def _make_room(self, batch: int) -> None:
@@ -128,18 +127,23 @@ class Engine:
         self._events, self._outputs = np.zeros(batch, EVENT), np.zeros(batch, OUTPUT)
         self._evidence = np.zeros(batch, EVIDENCE)
 
-    def _load(self, batch: Sequence[Transaction]) -> dict[str, str]:
-        """Bring the accounts of a batch into working memory; returns the accounts whose state cannot be read."""
+    def _load(self, batch: Sequence[Transaction]) -> dict[int, str]:
+        """Bring the accounts of a batch into working memory; returns which events are refused, and why."""
         if len(self._events) < len(batch):
             self._make_room(len(batch))
         rows: dict[str, int] = {}
-        refusals: dict[str, str] = {}
+        damaged: dict[str, str] = {}
+        refusals: dict[int, str] = {}
         count = 0
-        for transaction in batch:
+        for position, transaction in enumerate(batch):
             account = transaction.account
+            if not is_sound(transaction):
+                refusals[position] = UNSOUND
+                continue
             row = rows.get(account)
             if row is None:
-                if account in refusals:
+                if account in damaged:
+                    refusals[position] = damaged[account]
                     continue
                 row = len(rows)
                 try:
@@ -149,7 +153,8 @@ class Engine:
                     else:
                         self._codec.unpack(data, self._slab, row)
                 except StateError as error:
-                    refusals[account] = f"the stored state of account {account!r} cannot be used: {error}"
+                    damaged[account] = f"the stored state of account {account!r} cannot be used: {error}"
+                    refusals[position] = damaged[account]
                     continue
                 rows[account] = row
             self._events[count] = (

@@ -157,6 +157,23 @@ class Schema:
                 yield error.refusal
 
 
+UNSOUND = "not a sound transaction: amount must be 0 to 2**53, time a finite number, account and id not empty"
+
+
+def is_sound(transaction: Transaction) -> bool:
+    """Whether a transaction that was made by hand could have come from a schema; quick, for the engine's door."""
+    try:
+        return (
+            0.0 <= transaction.amount <= MAX_NUMBER
+            and -MAX_NUMBER <= transaction.time <= MAX_NUMBER
+            and bool(transaction.account and transaction.id)
+            and isinstance(transaction.category, str)
+            and isinstance(transaction.merchant, str)
+        )
+    except TypeError:
+        return False
+
+
 def code(text: str) -> int:
     """A category or merchant as 32 bits: the same in every process and for every model, unlike a vocabulary."""
     return _hash(text, 4) if len(text) > MAX_TEXT else _cached_code(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from itertools import product
 
 import numpy as np
@@ -100,20 +101,25 @@ def pair_distances(points):
 def library_log_weights(windows, x, category, merchant, s, sigma_x):
     """Log of RBF x mismatch attenuation x rarity prior, for every library window."""
     pairs = list(zip(windows.categories.tolist(), windows.merchants.tolist(), strict=True))
+    frequency = Counter(pairs)
     out = []
     for z, pair in zip(windows.z.astype(np.float32).astype(float), pairs, strict=True):
-        w = -sum((a - b) ** 2 for a, b in zip(z, x, strict=True)) / (2 * sigma_x**2)
+        w = -float(np.sum((z - x) ** 2)) / (2 * sigma_x**2)
         w += math.log(s.rho_category) * (pair[0] != category) * s.attenuation
         w += math.log(s.rho_merchant) * (pair[1] != merchant) * s.attenuation
-        w -= s.rarity * s.rarity_beta * math.log(pairs.count(pair) + s.rarity_alpha)
+        w -= s.rarity * s.rarity_beta * math.log(frequency[pair] + s.rarity_alpha)
         out.append(w)
     return np.array(out)
 
 
-def window_score(windows, amounts, categories, merchants, s, sigma_x, sigma_y):
-    """The paper's score of the last window of a history, with nothing clever: double sums over all pairs."""
+def window_score(windows, amounts, categories, merchants, s, sigma_x, sigma_y, known=None, stride=1):
+    """The paper's score of the last window of a history, with nothing clever: double sums over all pairs.
+
+    ``known`` are the amounts that mean and deviation are taken of: by default those seen so far.
+    """
     k, t = s.window, len(amounts) - 1
-    mean, deviation = np.mean(amounts_seen := amounts), np.std(amounts_seen)
+    known = amounts if known is None else known
+    mean, deviation = np.mean(known), np.std(known)
     deviation = deviation if deviation > 0 else 1.0
 
     def window(end):
@@ -131,7 +137,7 @@ def window_score(windows, amounts, categories, merchants, s, sigma_x, sigma_y):
     f_q = [(bool(windows.regime[j] & 2), bool(windows.regime[j] & 1)) for j in top]
 
     p, y_p, f_p = [], [], []
-    for lag in range(1, s.local_history + 1):
+    for lag in range(stride, stride * s.local_history + 1, stride):
         end = t - lag
         if end < k - 1:
             break

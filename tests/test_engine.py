@@ -151,6 +151,27 @@ def test_damaged_state_is_refused_and_kept_and_the_others_go_on(model, stream):
     assert engine.states[bad] == damaged
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"amount": np.nan},
+        {"amount": np.inf},
+        {"amount": -1.0},
+        {"time": np.nan},
+        {"account": ""},
+        {"amount": "5"},
+        {"merchant": None},
+    ],
+)
+def test_transactions_made_by_hand_are_checked_at_the_door(model, change):
+    good = Transaction("a", 1.0, 5.0, "fuel", "m0001", "1")
+    engine = Engine(model)
+    first, bad, last = engine.process_many([good, replace(good, id="2", **change), replace(good, id="3")])
+    assert (first.status, bad.status, last.status) == ("scored", "refused", "scored")
+    assert "not a sound transaction" in bad.reason
+    assert set(engine.states) == {"a"}
+
+
 class FailingStore(dict):
     """A store that cannot be written to."""
 

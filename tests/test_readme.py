@@ -23,7 +23,7 @@ def test_the_example_runs(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     exec(compile(blocks("python")[0], "README.md", "exec"), {})
     printed = capsys.readouterr().out
-    assert "normal transactions scores this high" in printed
+    assert "normal transactions score this high" in printed
     assert "nats" in printed
     assert (tmp_path / "model" / "model.json").is_file()
 

@@ -47,6 +47,7 @@ def measure_engine(
         done += 1
         progress(done, steps)
 
+    peer("river.anomaly"), peer("faiss")  # say so now if they are missing
     _one_core()
     with threadpool_limits(1):
         fitted, streamed = _transactions(data, events)
@@ -89,7 +90,11 @@ def _transactions(data: Path | None, events: int) -> tuple[list[Transaction], li
     if data is None:
         rows = simulate(accounts=1200, days=150, seed=0).transactions
     else:
-        rows = [row for row in read_transactions(data) if isinstance(row, Transaction)]
+        read = list(read_transactions(data))
+        rows = [row for row in read if isinstance(row, Transaction)]
+        if not rows:
+            reason = f": {read[0]}" if read else ""
+            raise StreamCcsdError(f"{data} holds no usable transaction, {len(read)} rows were refused{reason}")
         rows.sort(key=lambda t: t.time)
     accounts = sorted({t.account for t in rows})
     if len(accounts) < 4:

@@ -17,8 +17,8 @@ def peer(module: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise StreamCcsdError(
-            f"this benchmark compares with {module.partition('.')[0]}, which is not installed: "
-            "pip install 'stream-ccsd[compare]'"
+            f"this command needs {module.partition('.')[0]}, which is not installed: "
+            "install stream-ccsd with its extra [compare], or [dev]"
         ) from error
 
 

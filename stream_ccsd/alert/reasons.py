@@ -52,6 +52,7 @@ class Alert:
     score: float  # rarity of the score, -log(tail rate), in nats
     threshold: float
     tail_rate: float
+    calibrated_on: int  # held-out normal transactions behind the tail rate; rarer than 1 in that many is extrapolated
     previous_maximum: float | None
     model: str
     scores: dict[str, float | None]
@@ -69,7 +70,9 @@ class Alert:
     def headline(self) -> str:
         """The alert in one line."""
         best = max(self.reasons, key=lambda r: r.nats)
-        return f"{self.account}: 1 in {one_in(self.tail_rate)} normal transactions scores this high; {best.text}"
+        extrapolated = self.tail_rate * self.calibrated_on < 1
+        rate = f"fewer than 1 in {self.calibrated_on:,}" if extrapolated else f"1 in {one_in(self.tail_rate)}"
+        return f"{self.account}: {rate} normal transactions score this high; {best.text}"
 
 
 def one_in(rate: float) -> str:
@@ -99,6 +102,7 @@ def make_alert(
         score=float(out["score"]),
         threshold=threshold,
         tail_rate=math.exp(-float(out["score"])),
+        calibrated_on=int(model.facts.get("held_out_transactions", 0)),
         previous_maximum=previous if math.isfinite(previous) else None,
         model=model.version,
         scores={

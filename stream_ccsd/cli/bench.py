@@ -7,7 +7,16 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from stream_ccsd.cli.output import DataRootOption, JsonOption, TransactionsOption, emit, plain_table, progress_bar
+from stream_ccsd.cli.output import (
+    DataRootOption,
+    JsonOption,
+    TransactionsOption,
+    check_target,
+    emit,
+    plain_table,
+    progress_bar,
+)
+from stream_ccsd.errors import StreamCcsdError
 
 app = typer.Typer(help="Measure speed and memory against peers, in one run on this machine.", no_args_is_help=True)
 
@@ -21,7 +30,7 @@ def group() -> None:
 def pairwise(
     sizes: Annotated[str, typer.Option(help="Numbers of series, comma-separated.")] = "200,1000,4500",
     length: Annotated[int, typer.Option(help="Length of the generated series.", min=2)] = 140,
-    seed: Annotated[int, typer.Option(help="Of the generated series.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the generated series.", min=0)] = 0,
     data: DataRootOption = None,
     json_target: JsonOption = None,
 ) -> None:
@@ -32,9 +41,12 @@ def pairwise(
     """
     from offline.bench.pairwise import measure_pairwise
 
+    if data is not None and not data.is_dir():
+        raise StreamCcsdError(f"no folder {data}: --data (or STREAM_CCSD_DATA) names the folder with banksim/ and ucr/")
     counts = _numbers(sizes, "--sizes", least=2)
     if not counts:
         raise typer.BadParameter("name at least one size", param_hint="--sizes")
+    check_target(json_target)
     with progress_bar() as start:
         result = measure_pairwise(counts, length, seed, data, start("bench pairwise"))
     emit(result, json_target, _show_pairwise)
@@ -55,6 +67,7 @@ def engine(
     from offline.bench.engine import measure_engine
 
     sizes, numbers = _numbers(library_sizes, "--library-sizes"), _numbers(accounts, "--accounts")
+    check_target(json_target)
     with progress_bar() as start:
         result = measure_engine(data, events, sizes, numbers, start("bench engine"))
     emit(result, json_target, _show_engine)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from stream_ccsd.cli import bench
+from stream_ccsd.cli import bench, evaluate
 from stream_ccsd.cli.replay import replay
 from stream_ccsd.errors import StreamCcsdError
 
@@ -19,6 +19,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(replay)
+app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(bench.app, name="bench")
 
 

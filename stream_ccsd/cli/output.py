@@ -36,6 +36,15 @@ TransactionsOption = Annotated[
 Report = Callable[[int, int], None]
 
 
+def check_target(target: str | None) -> None:
+    """Refuse a place for the result that cannot be written before hours of work, not after."""
+    if target is None or target == "-":
+        return
+    path = Path(target)
+    if not target or path.is_dir() or not os.access(path.parent, os.W_OK):
+        raise StreamCcsdError(f"cannot write the result to {target!r}: name a file in a folder that exists")
+
+
 def emit(result: dict[str, Any], target: str | None, show: Callable[[Console, dict[str, Any]], None]) -> None:
     """Show the result to a person, or write it for a machine: to a file, or alone on standard output."""
     if target == "-":
@@ -59,14 +68,17 @@ def plain_table(title: str) -> Table:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[str], Report]]:
-    """A bar on standard error, silent when that is not a terminal; gives a maker of progress callbacks."""
-    console = Console(stderr=True)
+def progress_bar(console: Console | None = None) -> Iterator[Callable[[str], Report]]:
+    """A bar, silent when not on a terminal; gives a maker of progress callbacks.
+
+    On standard error, unless something else is printed meanwhile: then it must share that console.
+    """
+    console = console or Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
 
         def start(description: str) -> Report:
-            task = bar.add_task(description, total=None)
-            return lambda done, total: bar.update(task, completed=done, total=total)
+            task = bar.add_task(description, total=None, visible=False)
+            return lambda done, total: bar.update(task, completed=done, total=total, visible=done < total)
 
         yield start

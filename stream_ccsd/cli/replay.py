@@ -8,18 +8,18 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from stream_ccsd.cli.output import JsonOption, emit, plain_table, progress_bar
+from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table, progress_bar
 
 _SHOWN = 12
 
 
 def replay(
     accounts: Annotated[int, typer.Option(help="Customers of the simulated stream.", min=10)] = 400,
-    days: Annotated[int, typer.Option(help="Its length in days.", min=10)] = 120,
-    seed: Annotated[int, typer.Option(help="Of the simulation.")] = 0,
+    days: Annotated[int, typer.Option(help="Days the simulated stream lasts.", min=10)] = 120,
+    seed: Annotated[int, typer.Option(help="Seed of the simulation.", min=0)] = 0,
     alert_rate: Annotated[
-        float, typer.Option(help="Alert budget: share of normal transactions allowed over the threshold.")
-    ] = 5e-4,
+        float, typer.Option(help="Alert budget: share of normal transactions allowed over the threshold (0 < r < 1).")
+    ] = 1e-3,
     every: Annotated[bool, typer.Option("--all", help=f"Print every alert, not only the first {_SHOWN}.")] = False,
     json_target: JsonOption = None,
 ) -> None:
@@ -38,11 +38,13 @@ def replay(
         nonlocal shown
         shown += 1
         if every or shown <= _SHOWN:
-            console.print(f"[bold]day {alert.time:6.1f}[/bold]  {escape(alert.headline)}", highlight=False)
+            line = f"[bold]day {alert.time:6.1f}[/bold]  {escape(alert.headline)}"
+            console.print(line, highlight=False, soft_wrap=True)
         elif shown == _SHOWN + 1:
             console.print("further alerts are counted, not printed (--all prints them)")
 
-    with progress_bar() as start:
+    check_target(json_target)
+    with progress_bar(console) as start:
         result = replay_simulated(
             accounts, days, seed, Settings(alert_rate=alert_rate), show, start("calibrating"), start("streaming")
         )
@@ -59,7 +61,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     )
     delay = result["median_delay_days"]
     console.print(
-        f"caught {result['caught_accounts']} of {result['fraud_accounts']} fraud accounts "
+        f"by account: caught {result['caught_accounts']} of {result['fraud_accounts']} with fraud "
         f"(recall {share(result['recall'])}, precision {share(result['precision'])}, "
         f"median delay {'-' if delay is None else f'{delay:.1f} days'})"
     )

@@ -1,0 +1,97 @@
+"""Labelled transactions. Labels travel beside the transactions, never in them: nothing that scores can see one."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from replay.files import guess_schema, parse_record, read_records
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.library.windows import AccountHistory
+from stream_ccsd.numeric import AnyArray
+from stream_ccsd.transaction import Refusal, Schema, Transaction, code
+
+_POSITIVE = {"1", "1.0", "true", "True", "yes"}
+_NEGATIVE = {"0", "0.0", "false", "False", "no"}
+
+
+@dataclass(frozen=True, eq=False)
+class LabelledData:
+    """Transactions in time order (file order within a time), their labels, and where they came from."""
+
+    name: str
+    transactions: list[Transaction]
+    fraud: AnyArray  # bool, by transaction
+    refused: int
+    fingerprint: str
+
+    def fraud_accounts(self) -> dict[str, bool]:
+        """Every account, and whether any of its transactions is fraud."""
+        accounts: dict[str, bool] = {}
+        for transaction, label in zip(self.transactions, self.fraud.tolist(), strict=True):
+            accounts[transaction.account] = accounts.get(transaction.account, False) or label
+        return accounts
+
+    def rows_by_account(self) -> dict[str, list[int]]:
+        """Positions of each account's transactions, in time order."""
+        rows: dict[str, list[int]] = {}
+        for i, transaction in enumerate(self.transactions):
+            rows.setdefault(transaction.account, []).append(i)
+        return rows
+
+    def history(self, rows: list[int]) -> AccountHistory:
+        """Some of the transactions as columns."""
+        chosen = [self.transactions[i] for i in rows]
+        return AccountHistory(
+            np.array([t.amount for t in chosen]),
+            np.array([code(t.category) for t in chosen], np.uint32),
+            np.array([code(t.merchant) for t in chosen], np.uint32),
+        )
+
+
+def load_labelled(path: Path, schema: Schema | None = None, label: str = "fraud") -> LabelledData:
+    """Read a transaction file with a label column; rows that the schema refuses are counted and left out.
+
+    Raises
+    ------
+    StreamCcsdError
+        If the label column is missing, a label is not 0 or 1, or nothing is left.
+    """
+    rows: list[tuple[Transaction, bool]] = []
+    refused = 0
+    for row in read_records(path):
+        if isinstance(row, Refusal):
+            refused += 1
+            continue
+        position, record = row
+        if label not in record:
+            raise StreamCcsdError(f"{path} has no label column {label!r}: it has {', '.join(record)}. Use --label.")
+        schema = schema or guess_schema(list(record))
+        transaction = parse_record(schema, record, position)
+        if isinstance(transaction, Refusal):
+            refused += 1
+            continue
+        rows.append((transaction, _label(path, record[label], position)))
+    if not rows:
+        raise StreamCcsdError(f"{path} holds no usable transaction ({refused} refused)")
+    rows.sort(key=lambda row: row[0].time)
+    transactions = [transaction for transaction, _ in rows]
+    fraud = np.array([label for _, label in rows])
+    return LabelledData(path.name, transactions, fraud, refused, _fingerprint(transactions, fraud))
+
+
+def _label(path: Path, value: object, position: str) -> bool:
+    text = str(value)
+    if text not in _POSITIVE and text not in _NEGATIVE:
+        raise StreamCcsdError(f"{path}, row {position}: a label must be 0 or 1, got {text[:40]!r}")
+    return text in _POSITIVE
+
+
+def _fingerprint(transactions: list[Transaction], fraud: AnyArray) -> str:
+    digest = hashlib.sha256(fraud.tobytes())
+    for t in transactions:
+        digest.update(f"{t.account}\0{t.time!r}\0{t.amount!r}\0{t.category}\0{t.merchant}\n".encode("utf-8", "replace"))
+    return digest.hexdigest()

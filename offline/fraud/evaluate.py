@@ -1,0 +1,143 @@
+"""Runs of the fraud protocols over seeds: in parallel, and kept, so that asking again costs nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import multiprocessing
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from offline.fraud.data import LabelledData
+from offline.fraud.paper import run_paper
+from offline.fraud.periods import run_periods
+from offline.fraud.stream import run_stream
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.settings import Settings
+
+Progress = Callable[[int, int], None]
+
+# Part of every cache key: raised whenever a change of the code can change a result.
+RESULTS_VERSION = 1
+
+SENSITIVITY: dict[str, list[dict[str, Any]]] = {
+    "window K": [{"window": k} for k in (20, 35, 50, 65)],
+    "attenuation rho": [{"rho_category": r, "rho_merchant": r} for r in (0.1, 0.25, 0.5, 1.0)],
+    "boost eta": [{"eta_category": e, "eta_merchant": e} for e in (1.0, 1.7, 3.0)],
+}
+
+
+def evaluate_fraud(
+    data: LabelledData,
+    protocols: list[str],
+    seeds: list[int],
+    settings: Settings,
+    *,
+    full_table: bool = True,
+    baselines: bool = True,
+    sensitivity: bool = False,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """All runs, by protocol and seed, as plain values for JSON. ``cache`` is a folder, or None to compute anew."""
+    jobs = [
+        {"protocol": p, "seed": s, "settings": settings.to_dict(), "full_table": full_table, "baselines": baselines}
+        for p in protocols
+        for s in seeds
+    ]
+    if sensitivity:
+        for name, changes in SENSITIVITY.items():
+            for change in changes:
+                varied = replace(settings, **change).to_dict()
+                job = {
+                    "protocol": "paper",
+                    "seed": seeds[0],
+                    "settings": varied,
+                    "full_table": False,
+                    "baselines": False,
+                }
+                jobs.append({**job, "varied": name, "value": next(iter(change.values()))})
+    results = _run_all(data, jobs, cache, progress)
+    runs = [r for r, job in zip(results, jobs, strict=True) if "varied" not in job]
+    varied_runs = [
+        {"setting": job["varied"], "value": job["value"], "val": r["val"], "test": r["test"]}
+        for r, job in zip(results, jobs, strict=True)
+        if "varied" in job
+    ]
+    facts = {
+        "name": data.name,
+        "fingerprint": data.fingerprint,
+        "transactions": len(data.transactions),
+        "accounts": len(data.fraud_accounts()),
+        "fraud_accounts": sum(data.fraud_accounts().values()),
+        "fraud_transactions": int(data.fraud.sum()),
+        "refused": data.refused,
+    }
+    return {"data": facts, "runs": runs, **({"sensitivity": varied_runs} if sensitivity else {})}
+
+
+def _run_job(data: LabelledData, job: dict[str, Any]) -> dict[str, Any]:
+    settings = Settings.from_dict(job["settings"])
+    if job["protocol"] == "paper":
+        return run_paper(data, job["seed"], settings, job["full_table"])
+    run = run_stream if job["protocol"] == "stream" else run_periods
+    return run(data, job["seed"], settings, job["baselines"])
+
+
+def _run_all(
+    data: LabelledData, jobs: list[dict[str, Any]], cache: Path | None, progress: Progress | None
+) -> list[dict[str, Any]]:
+    """Every job once, from the cache or by a child process; results travel as JSON files."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = cache if cache is not None else Path(scratch)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StreamCcsdError(f"cannot use the cache folder {folder}: {error.strerror}. Try --no-cache.") from error
+        places = [folder / f"fraud-{_key(data, job)}.json" for job in jobs]
+        waiting = [(job, place) for job, place in zip(jobs, places, strict=True) if not place.exists()]
+        done = len(jobs) - len(waiting)
+        if progress:
+            progress(done, len(jobs))
+        running: list[tuple[Any, Path]] = []
+        while waiting or running:
+            while waiting and len(running) < (os.cpu_count() or 1):
+                job, place = waiting.pop(0)
+                running.append((_start(data, job, place), place))
+            process, place = running.pop(0)
+            if process is not None:
+                process.join()
+            if not place.exists():
+                for other, _ in running:
+                    other.kill()
+                raise StreamCcsdError("a run of the evaluation failed; its message stands above")
+            done += 1
+            if progress:
+                progress(done, len(jobs))
+        return [json.loads(place.read_text(encoding="utf-8")) for place in places]
+
+
+def _start(data: LabelledData, job: dict[str, Any], place: Path) -> Any:
+    """Start a job in a child that inherits the data; where processes cannot be forked, run it here and now."""
+    if "fork" not in multiprocessing.get_all_start_methods():
+        _write(data, job, place)
+        return None
+    process = multiprocessing.get_context("fork").Process(target=_write, args=(data, job, place))
+    process.start()
+    return process
+
+
+def _write(data: LabelledData, job: dict[str, Any], place: Path) -> None:
+    result = _run_job(data, job)
+    temporary = place.with_suffix(f".{os.getpid()}.tmp")
+    temporary.write_text(json.dumps(result), encoding="utf-8")
+    temporary.replace(place)
+
+
+def _key(data: LabelledData, job: dict[str, Any]) -> str:
+    described = json.dumps([RESULTS_VERSION, data.fingerprint, job], sort_keys=True)
+    return hashlib.sha256(described.encode()).hexdigest()[:24]

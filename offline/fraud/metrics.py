@@ -1,0 +1,85 @@
+"""How good a ranking is, and what a threshold makes of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from offline.bench.peers import peer
+from stream_ccsd.alert.threshold import threshold_by_f1
+from stream_ccsd.numeric import AnyArray, FloatArray
+
+_CURVE_POINTS = 150
+
+
+def filled(scores: FloatArray) -> FloatArray:
+    """A missing score ranks below every other: nothing was found, so nothing is suspected."""
+    known = scores[~np.isnan(scores)]
+    lowest = known.min() - 1.0 if len(known) else 0.0
+    return np.where(np.isnan(scores), lowest, scores)
+
+
+def ranking(labels: AnyArray, scores: FloatArray) -> dict[str, float]:
+    """Area under the ROC curve and average precision."""
+    metrics = peer("sklearn.metrics")
+    scores = filled(scores)
+    return {
+        "auc": float(metrics.roc_auc_score(labels, scores)),
+        "ap": float(metrics.average_precision_score(labels, scores)),
+    }
+
+
+def at_threshold(labels: AnyArray, scores: FloatArray, threshold: float) -> dict[str, float]:
+    """Confusion matrix and what follows from it, for "score or more"."""
+    labels, flagged = np.asarray(labels, bool), filled(scores) >= threshold
+    tp, fp = int(np.sum(flagged & labels)), int(np.sum(flagged & ~labels))
+    fn, tn = int(np.sum(~flagged & labels)), int(np.sum(~flagged & ~labels))
+    precision, recall = tp / max(tp + fp, 1), tp / max(tp + fn, 1)
+    return {
+        "accuracy": (tp + tn) / len(labels),
+        "precision": precision,
+        "recall": recall,
+        "f1": 2 * tp / max(2 * tp + fp + fn, 1),
+        "tp": tp,
+        "fp": fp,
+        "fn": fn,
+        "tn": tn,
+    }
+
+
+def judged(
+    val: tuple[AnyArray, FloatArray], test: tuple[AnyArray, FloatArray], threshold: float | None = None
+) -> dict[str, Any]:
+    """Ranking on VAL and TEST, and the threshold: the best F1 on VAL unless given, then held fixed for TEST."""
+    if threshold is None:
+        threshold = threshold_by_f1(filled(val[1]), val[0])
+    return {
+        "threshold": threshold,
+        "val": {**ranking(*val), **at_threshold(*val, threshold)},
+        "test": {**ranking(*test), **at_threshold(*test, threshold)},
+    }
+
+
+def precision_at(labels: AnyArray, scores: FloatArray, count: int) -> float:
+    """Share of positives among the ``count`` highest scores."""
+    order = np.argsort(-filled(scores), kind="stable")[:count]
+    return float(np.mean(np.asarray(labels)[order]))
+
+
+def curves(labels: AnyArray, scores: FloatArray) -> dict[str, list[list[float]]]:
+    """ROC and precision-recall curves, thinned for a plot."""
+    metrics = peer("sklearn.metrics")
+    fpr, tpr, _ = metrics.roc_curve(labels, filled(scores))
+    precision, recall, _ = metrics.precision_recall_curve(labels, filled(scores))
+    return {"roc": _thinned(fpr, tpr), "pr": _thinned(recall, precision)}
+
+
+def _thinned(x: FloatArray, y: FloatArray) -> list[list[float]]:
+    """Points evenly spread along both axes: along the curve's own points, whole stretches would have none."""
+    if x[0] > x[-1]:
+        x, y = x[::-1], y[::-1]
+    along_x = np.searchsorted(x, np.linspace(0.0, 1.0, _CURVE_POINTS))
+    along_y = np.searchsorted(np.maximum.accumulate(np.abs(y - y[0])), np.linspace(0.0, 1.0, _CURVE_POINTS))
+    keep = np.unique(np.clip(np.concatenate([along_x, along_y, [0, len(x) - 1]]), 0, len(x) - 1))
+    return [np.round(x[keep], 5).tolist(), np.round(y[keep], 5).tolist()]

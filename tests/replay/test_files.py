@@ -1,0 +1,98 @@
+import gzip
+import json
+import lzma
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from replay.files import read_transactions
+from replay.simulator import PATTERNS, simulate
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.transaction import Refusal, Schema, Transaction
+
+ROWS = [
+    {"account": "a", "time": 1, "amount": 2.5, "category": "food", "merchant": "m", "id": "x"},
+    {"account": "b", "time": 2, "amount": 3.0, "category": "fuel", "merchant": "n", "id": "y"},
+]
+EXPECTED = [Transaction("a", 1.0, 2.5, "food", "m", "x"), Transaction("b", 2.0, 3.0, "fuel", "n", "y")]
+CSV = "account,time,amount,category,merchant,id\na,1,2.5,food,m,x\nb,2,3,fuel,n,y\n"
+LINES = "".join(json.dumps(r) + "\n" for r in ROWS)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.csv.xz", "t.jsonl", "t.jsonl.gz", "t.parquet"])
+def test_every_format_gives_the_same(tmp_path, name):
+    path = tmp_path / name
+    text = (CSV if ".csv" in name else LINES).encode()
+    if name.endswith(".parquet"):
+        pq.write_table(pa.Table.from_pylist(ROWS), path)
+    else:
+        opener = {".gz": gzip.open, ".xz": lzma.open}.get(path.suffix, open)
+        with opener(path, "wb") as file:
+            file.write(text)
+    assert list(read_transactions(path)) == EXPECTED
+
+
+def test_banksim_as_published(tmp_path):
+    path = tmp_path / "bs.csv"
+    path.write_bytes(
+        b"step,customer,age,gender,zipcodeOri,merchant,zipMerchant,category,amount,fraud\r\n"
+        b"0,'C1','4','M','28007','M3','28007','es_food',4.55,0\r\n"
+    )
+    assert list(read_transactions(path)) == [Transaction("C1", 0.0, 4.55, "es_food", "M3", "2")]
+
+
+def test_bad_rows_are_refused_by_line_and_good_ones_kept(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(CSV + "c,3,oops,fuel,n,z\nd,4\n\ne,5,1,fuel,n,w\n")
+    rows = list(read_transactions(path))
+    assert [r.account for r in rows if isinstance(r, Transaction)] == ["a", "b", "e"]
+    refused = [r for r in rows if isinstance(r, Refusal)]
+    assert [(r.position, r.field) for r in refused] == [("4", "amount"), ("5", None)]
+    assert "2 values, the header 6" in refused[1].reason
+
+
+def test_bad_json_lines(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text(LINES + "{oops\n[1]\n")
+    assert [isinstance(r, Refusal) for r in read_transactions(path)] == [False, False, True, True]
+
+
+def test_a_file_without_ids_is_numbered(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("account,time,amount,merchant\na,1,2,m\n")
+    assert list(read_transactions(path)) == [Transaction("a", 1.0, 2.0, "", "m", "2")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.txt", b"x", "unknown format"),
+        ("t.csv.xz", b"not xz", "cannot be read"),
+        ("t.csv.gz", gzip.compress(CSV.encode())[:-12], "cannot be read"),
+        ("t.parquet", b"PAR1 but no", "cannot be read"),
+        ("t.csv", "account\nä".encode("latin-1"), "not UTF-8"),
+    ],
+)
+def test_unreadable_files(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(StreamCcsdError, match=message):
+        list(read_transactions(path))
+
+
+def test_missing_columns_are_named(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("who,time,amount\na,1,2\n")
+    (refusal,) = read_transactions(path, Schema())
+    assert "column 'account' is missing" in refusal.reason
+
+
+def test_the_simulator_is_seeded_ordered_and_has_every_pattern():
+    stream = simulate(accounts=150, days=60, seed=4)
+    assert stream.transactions == simulate(accounts=150, days=60, seed=4).transactions
+    assert stream.transactions != simulate(accounts=150, days=60, seed=5).transactions
+    times = [t.time for t in stream.transactions]
+    assert times == sorted(times)
+    assert len({t.id for t in stream.transactions}) == len(times)
+    assert set(stream.fraud.values()) == set(PATTERNS)
