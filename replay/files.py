@@ -33,14 +33,19 @@ def read_transactions(path: Path, schema: Schema | None = None) -> Iterator[Tran
     StreamCcsdError
         If the file cannot be read, has no known format, or lacks a column.
     """
+    chosen: Schema | None = None
     for row in read_records(path):
         if isinstance(row, Refusal):
             yield row
             continue
         position, record = row
-        if schema is None:
-            schema = guess_schema(list(record))
-        yield parse_record(schema, record, position)
+        if chosen is None:
+            chosen = schema or guess_schema(list(record))
+            missing = [c for c in chosen.columns.values() if c not in record]
+            if missing and not {".jsonl", ".ndjson"} & set(path.suffixes):  # lines of JSON may differ in their fields
+                names = f"{', '.join(missing)}: it has {', '.join(record)}"
+                raise StreamCcsdError(f"{path} has no column named {names}. Map the columns.")
+        yield parse_record(chosen, record, position)
 
 
 def parse_record(schema: Schema, record: dict[str, Any], position: str) -> Transaction | Refusal:
@@ -59,7 +64,7 @@ def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]] | Refusal]:
             yield from _parquet(path)
             return
         opener: Callable[..., Any] = _OPENERS.get(suffixes[-1] if suffixes else "", open)
-        with opener(path, "rt", encoding="utf-8", newline="") as file:
+        with opener(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
             kind = next((s for s in reversed(suffixes) if s not in _OPENERS), "")
             if kind == ".csv":
                 yield from _csv(file)
@@ -69,8 +74,6 @@ def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]] | Refusal]:
                 raise StreamCcsdError(f"{path}: unknown format; .csv, .jsonl (also .gz, .xz) and .parquet are read")
     except (OSError, EOFError, lzma.LZMAError, pa.ArrowException) as error:
         raise StreamCcsdError(f"{path} cannot be read: {error}") from error
-    except UnicodeDecodeError as error:
-        raise StreamCcsdError(f"{path} is not UTF-8 text: {error}") from error
 
 
 def _csv(file: IO[str]) -> Iterator[tuple[str, dict[str, Any]] | Refusal]:
@@ -79,14 +82,20 @@ def _csv(file: IO[str]) -> Iterator[tuple[str, dict[str, Any]] | Refusal]:
     quote = "'" if second.count("'") >= 2 and '"' not in second else '"'
     header = next(csv.reader([first], quotechar=quote), [])
     rows = csv.reader(_chain(second, file), quotechar=quote)
-    for row in rows:
+    while True:
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        except csv.Error as error:  # a field beyond all bounds, or a quote that never closes: this row only
+            yield Refusal(f"not a row of values: {error}", None, None, str(rows.line_num + 1))
+            continue
         position = str(rows.line_num + 1)
         if len(row) == len(header):
             yield position, dict(zip(header, row, strict=True))
         elif row:
-            yield Refusal(
-                f"the row has {len(row)} values, the header {len(header)}", None, ",".join(row)[:80], position
-            )
+            reason = f"the row has {len(row)} values, the header {len(header)}"
+            yield Refusal(reason, None, ",".join(row)[:80], position)
 
 
 def _json_lines(file: IO[str]) -> Iterator[tuple[str, dict[str, Any]] | Refusal]:

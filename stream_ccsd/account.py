@@ -18,8 +18,10 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.numeric import AnyArray
 
 STATE_VERSION = 1
-RECENT = 20
-"""Newest transactions whose ids and answers are kept, for duplicates."""
+RECENT = 48
+"""Newest transactions whose ids are kept, to know duplicates by."""
+ANSWERS = 12
+"""Newest transactions whose answers are kept, to repeat them."""
 TOP = 3
 """Highest scores whose sum is the account's accumulated evidence."""
 DENSITY_POINTS = 24
@@ -35,15 +37,16 @@ class StateError(StreamCcsdError):
     """Bytes that are not an account state of this version and these settings."""
 
 
-# What an account was told about one of its newest transactions.
+# What was said of one of the account's newest transactions.
 ANSWER = np.dtype(
     [
-        ("id", "u8"),
-        ("divergence", "f8"),
+        ("outcome", "f8"),
         ("habit", "f8"),
+        ("divergence", "f8"),
         ("previous_maximum", "f8"),
-        ("status", "u4"),
-        ("flags", "u4"),
+        ("maximum", "f8"),
+        ("decision", "i4"),
+        ("regime", "i4"),
     ]
 )
 
@@ -77,8 +80,8 @@ def account_dtype(window: int, local_history: int) -> np.dtype[Any]:
             ("alerted_score", "f8"),
             ("alerted_time", "f8"),
             ("evidence", EVIDENCE),
-            ("kept", "i8"),  # answers in use
-            ("answers", ANSWER, (RECENT,)),
+            ("ids", "u8", (RECENT,)),  # a ring: the place of a transaction follows from its number
+            ("answers", ANSWER, (ANSWERS,)),  # likewise
             ("held", "i8"),  # history in use
             ("history", ENTRY, (window + local_history - 1,)),
         ]
@@ -92,7 +95,7 @@ class Slab:
         self.records: AnyArray = np.tile(blank, rows)
         self.raw: AnyArray = self.records.view(np.uint8).reshape(rows, -1)
         self.held: AnyArray = self.records["held"]
-        self.kept: AnyArray = self.records["kept"]
+        self.count: AnyArray = self.records["count"]
 
 
 class AccountCodec:
@@ -150,7 +153,7 @@ class AccountCodec:
             raise StateError("the account state is damaged: its length is impossible")
         slab.raw[row, : len(body)] = np.frombuffer(body, np.uint8)
         slab.raw[row, len(body) :] = 0
-        if slab.held[row] * ENTRY.itemsize != history or not 0 <= slab.kept[row] <= RECENT:
+        if slab.held[row] * ENTRY.itemsize != history or slab.count[row] < slab.held[row]:
             self.clear(slab, row)
             raise StateError("the account state is damaged: its sizes do not agree")
 

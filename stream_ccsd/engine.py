@@ -19,24 +19,49 @@ import struct
 import zlib
 from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from stream_ccsd.account import EVIDENCE, AccountCodec, StateError
-from stream_ccsd.alert.policy import ALERTED, HELD_BACK, build_policy
+from stream_ccsd.alert.policy import ALERTED, HELD_BACK, QUIET, build_policy
 from stream_ccsd.alert.reasons import Alert, make_alert
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.model import Model
 from stream_ccsd.numeric import AnyArray
 from stream_ccsd.score.divergence import build_change_law
 from stream_ccsd.score.outcome import habit_log_decay
-from stream_ccsd.step import EVENT, OUTPUT, SCORE_NAMES, STATUS_NAMES, TOO_LATE, Kit, Room, Tails, make_bench, run
-from stream_ccsd.transaction import UNSOUND, Transaction, code, identity, is_sound
+from stream_ccsd.step import (
+    DIFFERENT,
+    DUPLICATE,
+    EVENT,
+    FORGOTTEN,
+    OUTPUT,
+    SCORE_NAMES,
+    STATUS_NAMES,
+    TOO_LATE,
+    Kit,
+    Room,
+    Tails,
+    make_bench,
+    run,
+)
+from stream_ccsd.transaction import Transaction, code, identity, unsound
 
 # Accounts have names, so the empty name is free for what belongs to none of them.
 _CAP_KEY = ""
+# Events that are in working memory at once, whatever the size of a batch.
+_CHUNK = 2000
 _CAP = struct.Struct("<ddI")
+
+
+class Parts(NamedTuple):
+    """Additive parts of the outcome score, in nats: how rare the merchant, the category there, the amount there."""
+
+    merchant: float
+    category: float
+    amount: float
+    constant: float  # the same for all: how concentrated normal behaviour is
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +78,13 @@ class Result:
     habit_rarity: float | None = None
     score: float | None = None  # the alert score: the rarity of what alerts are on
     maximum: float | None = None  # the account's highest alert score so far
-    accumulated: float | None = None  # the sum of its three highest
+    accumulated: float | None = None  # the sum of its three highest; not repeated for duplicates
+    parts: Parts | None = None  # of the outcome score
+    waits: int = 0  # transactions of the account until the divergence score starts
     model: str = ""
     alert: Alert | None = None
     held_back: bool = False  # it would have been an alert, but for the cap
-    reason: str | None = None  # why it was refused
+    reason: str | None = None  # why it was refused, or what is special about a duplicate
 
     @property
     def tail_rate(self) -> float | None:
@@ -105,15 +132,28 @@ class Engine:
         States are written back once, after the last transaction; if anything fails before, none is changed.
         """
         batch = transactions if isinstance(transactions, Sequence) else list(transactions)
-        refusals = self._load(batch)
-        good = [t for i, t in enumerate(batch) if i not in refusals] if refusals else batch
+        changed: dict[str, bytes] = {}
         cap = self._room.cap.copy()
+        results: list[Result] = []
         try:
-            run(self._bench, self._slab.records, self._events, len(good), self._outputs, self._evidence)
-            self._store(good)
+            for start in range(0, len(batch), _CHUNK):
+                results += self._run(batch[start : start + _CHUNK], changed)
+            if changed and self.model.settings.alert_cap:
+                changed[_CAP_KEY] = _pack_cap(self._room.cap)
+            if changed:
+                self.states.update(changed)
         except BaseException:
             self._room.cap[:] = cap
             raise
+        return results
+
+    def _run(self, batch: Sequence[Transaction], changed: dict[str, bytes]) -> list[Result]:
+        """One chunk of a batch; ``changed`` holds the states that are not stored yet."""
+        refusals = self._load(batch, changed)
+        good = [t for i, t in enumerate(batch) if i not in refusals] if refusals else batch
+        run(self._bench, self._slab.records, self._events, len(good), self._outputs, self._evidence)
+        for account, row in self._rows.items():
+            changed[account] = self._codec.pack(self._slab, row)
         answers = iter(self._answers(good))
         if not refusals:
             return list(answers)
@@ -127,7 +167,7 @@ class Engine:
         self._events, self._outputs = np.zeros(batch, EVENT), np.zeros(batch, OUTPUT)
         self._evidence = np.zeros(batch, EVIDENCE)
 
-    def _load(self, batch: Sequence[Transaction]) -> dict[int, str]:
+    def _load(self, batch: Sequence[Transaction], changed: dict[str, bytes]) -> dict[int, str]:
         """Bring the accounts of a batch into working memory; returns which events are refused, and why."""
         if len(self._events) < len(batch):
             self._make_room(len(batch))
@@ -136,10 +176,11 @@ class Engine:
         refusals: dict[int, str] = {}
         count = 0
         for position, transaction in enumerate(batch):
-            account = transaction.account
-            if not is_sound(transaction):
-                refusals[position] = UNSOUND
+            fault = unsound(transaction)
+            if fault:
+                refusals[position] = fault
                 continue
+            account = transaction.account
             row = rows.get(account)
             if row is None:
                 if account in damaged:
@@ -147,7 +188,7 @@ class Engine:
                     continue
                 row = len(rows)
                 try:
-                    data = self.states.get(account)
+                    data = changed.get(account) or self.states.get(account)
                     if data is None:
                         self._codec.clear(self._slab, row)
                     else:
@@ -169,19 +210,15 @@ class Engine:
         self._rows = rows
         return refusals
 
-    def _store(self, good: Sequence[Transaction]) -> None:
-        if not good:
-            return
-        packed = {account: self._codec.pack(self._slab, row) for account, row in self._rows.items()}
-        if self.model.settings.alert_cap:
-            packed[_CAP_KEY] = _pack_cap(self._room.cap)
-        self.states.update(packed)
-
     def _answers(self, good: Sequence[Transaction]) -> list[Result]:
         outputs = self._outputs[: len(good)]
         results = []
         for i, (transaction, values) in enumerate(zip(good, outputs[_RESULT_COLUMNS].tolist(), strict=True)):
             status, decision, newest, divergence, rarity, *rest = values
+            if status == FORGOTTEN:
+                forgotten = "a copy of an earlier transaction whose answer is no longer kept"
+                results.append(Result(transaction, STATUS_NAMES[status], model=self._version, reason=forgotten))
+                continue
             if status == TOO_LATE:
                 reason = (
                     f"time {transaction.time:g} lies {newest - transaction.time:g} behind the account's newest "
@@ -191,8 +228,11 @@ class Engine:
                 continue
             if math.isnan(divergence):
                 divergence = rarity = None
+            note = None
+            if status == DIFFERENT:
+                decision, note = QUIET, "another transaction had this id: its answer is repeated, without its alert"
             alert = self._alert(transaction, i) if decision == ALERTED else None
-            outcome, outcome_rarity, habit, habit_rarity, score, maximum, accumulated = rest
+            outcome, outcome_rarity, habit, habit_rarity, score, maximum, accumulated, *parts, count = rest
             results.append(
                 Result(
                     transaction,
@@ -205,10 +245,13 @@ class Engine:
                     habit_rarity,
                     score,
                     maximum,
-                    accumulated,
+                    None if status in (DUPLICATE, DIFFERENT) else accumulated,
+                    None if status == DIFFERENT else Parts(*parts),
+                    max(0, self.model.settings.window + 1 - count),
                     self._version,
                     alert,
                     decision == HELD_BACK,
+                    note,
                 )
             )
         return results
@@ -232,6 +275,11 @@ _RESULT_COLUMNS = [
     "score",
     "maximum",
     "accumulated",
+    "merchant_part",
+    "category_part",
+    "amount_part",
+    "constant_part",
+    "count",
 ]
 
 

@@ -27,6 +27,9 @@ from stream_ccsd.transaction import Transaction, code
 
 Progress = Callable[[int, int], None]
 
+# Changes may lie this many bandwidths apart before features for them become absurd.
+_WIDEST = 1e4
+
 # Strengths of the normal law against an account's own that are tried, in transactions.
 _STRENGTHS = 2.0 ** np.arange(-1, 15)
 
@@ -72,11 +75,11 @@ def fit(
     calibration = [histories[a] for a in accounts if a in held_out]
 
     windows = library_windows(learnt, settings)
-    sigma_x, sigma_y = settings.sigma_x or 1.0, settings.sigma_y or 1.0
-    if len(windows) > 1:
-        sigma_x = settings.sigma_x or median_bandwidth(windows.z, seed=settings.seed)
-        sigma_y = settings.sigma_y or median_bandwidth(windows.change, seed=settings.seed)
+    sigma_x = settings.sigma_x or _bandwidth(windows.z, settings)
+    sigma_y = settings.sigma_y or _bandwidth(windows.change, settings)
     index = build_index(windows, settings, sigma_x)
+    if len(windows) and np.abs(windows.change).max() > _WIDEST * sigma_y:
+        raise FitError(f"sigma_y {sigma_y:g} is too narrow for changes up to {np.abs(windows.change).max():g}")
     amounts, categories, merchants = (np.concatenate([getattr(h, c) for h in learnt]) for c in _COLUMNS)
     laws = build_laws(amounts, categories, merchants, settings)
     strength = settings.habit_strength or _best_strength(laws, calibration, settings)
@@ -101,6 +104,16 @@ def fit(
     return Model(**{**_fields(model), "tails": _calibrate(model, calibration, progress)})
 
 
+def _bandwidth(points: FloatArray, settings: Settings) -> float:
+    """The median rule; where most pairs are equal, over the pairs that differ; 1 where nothing differs at all."""
+    for chosen in (points, np.unique(points, axis=0)):
+        try:
+            return median_bandwidth(chosen, seed=settings.seed)
+        except ValueError:
+            continue
+    return 1.0
+
+
 _COLUMNS = ("amounts", "categories", "merchants")
 
 
@@ -113,9 +126,8 @@ def _collect(transactions: Iterable[Transaction], names: dict[int, str]) -> dict
     for transaction in transactions:
         rows.setdefault(transaction.account, []).append(transaction)
         for text in (transaction.category, transaction.merchant):
-            known = names.setdefault(code(text), text)
-            if known != text:
-                raise FitError(f"{known!r} and {text!r} have the same 32-bit code: rename one of them")
+            # Among 100,000 names one pair may share a 32-bit code; the two then count as one.
+            names.setdefault(code(text), text)
     histories = {}
     for account, entries in rows.items():
         entries.sort(key=lambda t: t.time)

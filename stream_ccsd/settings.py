@@ -104,6 +104,12 @@ class Settings:
     """How far an event may lie behind its account's newest and still be processed, marked as late."""
 
     def __post_init__(self) -> None:
+        for name in ("window", "local_history", "library_stride", "neighbours", "alert_cap", "seed"):
+            value = getattr(self, name)
+            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+            _require(whole, name, value, "a whole number, 0 or more")
+        for name in ("divergence", "rarity", "attenuation", "decay", "boosts", "gates"):
+            _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
         _require(2 <= self.window <= 512, "window", self.window, "2 to 512")
         _require(1 <= self.local_history <= 4096, "local_history", self.local_history, "1 to 4096")
         for name in ("library_stride", "neighbours"):

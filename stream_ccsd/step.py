@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit, types
 from numba.experimental import structref
 
-from stream_ccsd.account import DENSITY_POINTS, RECENT, REGIMES
+from stream_ccsd.account import ANSWERS, DENSITY_POINTS, RECENT, REGIMES
 from stream_ccsd.alert.policy import ALERTED, Policy, decide, enter_score
 from stream_ccsd.library.index import Index, Scratch
 from stream_ccsd.library.laws import Laws
@@ -22,7 +22,9 @@ from stream_ccsd.score.outcome import habit_density, habit_score, outcome_parts
 
 # What became of an event.
 SCORED, LATE, DUPLICATE, TOO_LATE = 0, 1, 2, 3
-STATUS_NAMES = ("scored", "late", "duplicate", "too late")
+# Duplicates by id with another content, and those whose answer is no longer kept.
+DIFFERENT, FORGOTTEN = 4, 5
+STATUS_NAMES = ("scored", "late", "duplicate", "too late", "duplicate", "duplicate")
 
 FUSED, OUTCOME, HABIT, DIVERGENCE = 0, 1, 2, 3
 SCORE_NAMES = ("fused", "outcome", "habit", "divergence")
@@ -145,9 +147,9 @@ def run(bench: Any, accounts: AnyArray, events: AnyArray, count: int, outputs: A
 def _step(kit: Kit, room: Room, account: Any, event: Any, out: Any, evidence: Any) -> None:
     out.newest_time = account.newest_time
     _score_outcome(kit, event, out)
-    known = _find_answer(account, event.id)
-    if known >= 0:
-        _answer_again(kit, account, known, out, evidence)
+    ago = _find(account, event.id)
+    if ago >= 0:
+        _answer_again(kit, account, event, ago, out, evidence)
         return
     if event.time < account.newest_time - kit.grace:
         out.status = TOO_LATE
@@ -241,43 +243,43 @@ def _remember(account: Any, event: Any, out: Any) -> None:
     entry = account.history[account.held]
     entry.amount, entry.category, entry.merchant = event.amount, event.category, event.merchant
     account.held += 1
-    # Answers are a ring: the slot of a transaction follows from its number.
-    answer = account.answers[(account.count - 1) % RECENT]
-    answer.id, answer.divergence, answer.habit = event.id, out.divergence, out.habit
-    answer.previous_maximum, answer.status, answer.flags = out.previous_maximum, out.status, _flags(out)
-    account.kept = min(account.count, RECENT)
+    number = account.count - 1
+    account.ids[number % RECENT] = event.id
+    answer = account.answers[number % ANSWERS]
+    answer.outcome, answer.habit, answer.divergence = out.outcome, out.habit, out.divergence
+    answer.previous_maximum, answer.maximum = out.previous_maximum, account.top[0]
+    answer.decision, answer.regime = out.decision, out.regime
     account.newest_time = max(account.newest_time, event.time)
 
 
 @njit(cache=True, nogil=True)
-def _flags(out: Any) -> int:
-    return out.decision * 8 + out.regime + 1
-
-
-@njit(cache=True, nogil=True)
-def _find_answer(account: Any, identity: int) -> int:
-    for i in range(account.kept):
-        if account.answers[i].id == identity:
-            return i
+def _find(account: Any, identity: int) -> int:
+    """How many transactions ago this id was entered, 0 for the newest; -1 if it is not among those remembered."""
+    for ago in range(min(account.count, RECENT)):
+        if account.ids[(account.count - 1 - ago) % RECENT] == identity:
+            return ago
     return -1
 
 
 @njit(cache=True, nogil=True)
-def _answer_again(kit: Kit, account: Any, known: int, out: Any, evidence: Any) -> None:
-    """A duplicate changes nothing and is answered as it was the first time."""
-    answer = account.answers[known]
-    out.status = DUPLICATE
-    out.divergence, out.habit = answer.divergence, answer.habit
-    out.decision, out.regime = answer.flags // 8, np.int64(answer.flags % 8) - 1
+def _answer_again(kit: Kit, account: Any, event: Any, ago: int, out: Any, evidence: Any) -> None:
+    """A duplicate changes nothing and is answered as it was the first time, as far back as answers are kept."""
+    _summarise(account, out)
+    if ago >= ANSWERS:
+        out.status = FORGOTTEN
+        return
+    answer = account.answers[(account.count - 1 - ago) % ANSWERS]
+    out.status = DUPLICATE if out.outcome == answer.outcome else DIFFERENT
+    out.outcome, out.habit, out.divergence = answer.outcome, answer.habit, answer.divergence
+    out.previous_maximum, out.maximum = answer.previous_maximum, answer.maximum
+    out.decision, out.regime = answer.decision, answer.regime
     _rate(kit, out)
-    out.previous_maximum = answer.previous_maximum
-    if out.decision == ALERTED and account.evidence.id == answer.id:
+    if out.decision == ALERTED and account.evidence.id == event.id:
         _copy_evidence(account.evidence, evidence)
     elif out.decision == ALERTED:
         evidence.reach = 0.0
         for i in range(REGIMES):
             evidence.regime_share[i] = 0.0
-    _summarise(account, out)
 
 
 @njit(cache=True, nogil=True)

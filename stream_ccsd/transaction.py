@@ -13,8 +13,10 @@ import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from functools import lru_cache
 from hashlib import blake2b
+from numbers import Integral, Real
 from typing import Any
 
 from stream_ccsd.errors import StreamCcsdError
@@ -132,7 +134,7 @@ class Schema:
         """A transaction from one JSON object; raises as :meth:`parse`."""
         try:
             record = json.loads(raw)
-        except (ValueError, RecursionError) as error:
+        except (ValueError, TypeError, RecursionError) as error:
             raise _error(f"not valid JSON: {error}", None, raw, position) from None
         return self.parse(record, position)
 
@@ -157,21 +159,17 @@ class Schema:
                 yield error.refusal
 
 
-UNSOUND = "not a sound transaction: amount must be 0 to 2**53, time a finite number, account and id not empty"
-
-
-def is_sound(transaction: Transaction) -> bool:
-    """Whether a transaction that was made by hand could have come from a schema; quick, for the engine's door."""
-    try:
-        return (
-            0.0 <= transaction.amount <= MAX_NUMBER
-            and -MAX_NUMBER <= transaction.time <= MAX_NUMBER
-            and bool(transaction.account and transaction.id)
-            and isinstance(transaction.category, str)
-            and isinstance(transaction.merchant, str)
-        )
-    except TypeError:
-        return False
+def unsound(transaction: Transaction) -> str | None:
+    """What is wrong with a transaction that was made by hand, without a schema; quick, for the engine's door."""
+    for name in ("account", "merchant", "category", "id"):
+        text = getattr(transaction, name)
+        if not isinstance(text, str) or not (text or name == "category"):
+            return f"{name}: expected text, got {_shown(text)}"
+    for name, lowest in (("amount", 0.0), ("time", -MAX_NUMBER)):
+        number = getattr(transaction, name)
+        if not isinstance(number, int | float) or not lowest <= number <= MAX_NUMBER:
+            return f"{name}: expected a number from {lowest:g} to 2**53, got {_shown(number)}"
+    return None
 
 
 def code(text: str) -> int:
@@ -194,7 +192,9 @@ def _hash(text: str, size: int) -> int:
 
 
 def _text(name: str, value: Any, position: str | None) -> str:
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**64:
+    if value is None and name == "category":
+        return ""
+    if isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < 2**64:
         value = str(value)
     if not isinstance(value, str):
         raise _error(f"{name}: expected text, got {_shown(value)}", name, value, position)
@@ -223,12 +223,15 @@ def _time(value: Any, position: str | None) -> float:
         except ValueError:
             raise _error(f"time: expected a number or ISO 8601, got {_shown(value)}", "time", value, position) from None
     if isinstance(moment, datetime):
-        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        try:
+            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+        except (ValueError, OverflowError):  # pandas' "not a time" is a datetime, too
+            raise _error(f"time: expected a moment, got {_shown(value)}", "time", value, position) from None
     return _number("time", value, position)
 
 
 def _number(name: str, value: Any, position: str | None) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal | str):
         raise _error(f"{name}: expected a number, got {_shown(value)}", name, value, position)
     try:
         # float() also reads "1_000" and " 7 ": those are typing mistakes in a table, not numbers.

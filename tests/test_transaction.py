@@ -1,7 +1,9 @@
 import json
 import math
 from datetime import UTC, datetime
+from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -21,6 +23,12 @@ def test_every_source_gives_the_same_transaction():
     assert schema.parse_row(list(text), list(text.values())) == TRANSACTION
     assert schema.parse_json(json.dumps(GOOD).encode()) == TRANSACTION
     assert list(schema.parse_arrow(pa.table({k: [v] for k, v in GOOD.items()}))) == [TRANSACTION]
+
+
+def test_numbers_of_other_libraries_and_empty_categories():
+    record = {**GOOD, "time": np.int64(1), "amount": Decimal("2.50"), "category": None, "account": np.int32(7)}
+    assert Schema().parse(record) == Transaction("7", 1.0, 2.5, "", "m", "x")
+    assert Schema().parse({**GOOD, "amount": np.float32(2.5)}).amount == 2.5
 
 
 def test_mapped_columns_absent_category_and_numbered_ids():
@@ -76,7 +84,7 @@ def test_a_missing_column_is_named(field):
         Schema().parse(record)
 
 
-@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"null", b'{"account": "a"', b"\xff\xfe", b"[" * 100_000])
+@pytest.mark.parametrize("raw", [b"", b"{", b"[1]", b"null", b'{"account": "a"', b"\xff\xfe", b"[" * 100_000, None])
 def test_bad_json(raw):
     with pytest.raises(TransactionError):
         Schema().parse_json(raw)

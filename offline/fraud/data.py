@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from replay.files import guess_schema, parse_record, read_records
 from stream_ccsd.errors import StreamCcsdError
@@ -27,6 +29,23 @@ class LabelledData:
     fraud: AnyArray  # bool, by transaction
     refused: int
     fingerprint: str
+
+    def save(self, path: Path) -> None:
+        """Write everything to a Parquet file, for another process."""
+        columns = {name: [getattr(t, name) for t in self.transactions] for name in Transaction.__dataclass_fields__}
+        table = pa.table({**columns, "fraud": self.fraud})
+        facts = {"name": self.name, "refused": str(self.refused), "fingerprint": self.fingerprint}
+        pq.write_table(table.replace_schema_metadata(facts), path)
+
+    @classmethod
+    def load(cls, path: Path) -> LabelledData:
+        """Read what :meth:`save` wrote."""
+        table = pq.read_table(path)
+        facts = {k.decode(): v.decode() for k, v in table.schema.metadata.items()}
+        columns = [table[name].to_pylist() for name in Transaction.__dataclass_fields__]
+        transactions = [Transaction(*row) for row in zip(*columns, strict=True)]
+        fraud = table["fraud"].to_numpy()
+        return cls(facts["name"], transactions, fraud, int(facts["refused"]), facts["fingerprint"])
 
     def fraud_accounts(self) -> dict[str, bool]:
         """Every account, and whether any of its transactions is fraud."""

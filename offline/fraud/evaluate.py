@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from stream_ccsd.settings import Settings
 Progress = Callable[[int, int], None]
 
 # Part of every cache key: raised whenever a change of the code can change a result.
-RESULTS_VERSION = 1
+RESULTS_VERSION = 2
 
 SENSITIVITY: dict[str, list[dict[str, Any]]] = {
     "window K": [{"window": k} for k in (20, 35, 50, 65)],
@@ -91,7 +93,7 @@ def _run_job(data: LabelledData, job: dict[str, Any]) -> dict[str, Any]:
 def _run_all(
     data: LabelledData, jobs: list[dict[str, Any]], cache: Path | None, progress: Progress | None
 ) -> list[dict[str, Any]]:
-    """Every job once, from the cache or by a child process; results travel as JSON files."""
+    """Every job once: from the cache, or by a process of its own. Data goes in as Parquet, results come out as JSON."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = cache if cache is not None else Path(scratch)
         try:
@@ -103,36 +105,29 @@ def _run_all(
         done = len(jobs) - len(waiting)
         if progress:
             progress(done, len(jobs))
-        running: list[tuple[Any, Path]] = []
-        while waiting or running:
-            while waiting and len(running) < (os.cpu_count() or 1):
-                job, place = waiting.pop(0)
-                running.append((_start(data, job, place), place))
-            process, place = running.pop(0)
-            if process is not None:
-                process.join()
-            if not place.exists():
-                for other, _ in running:
-                    other.kill()
-                raise StreamCcsdError("a run of the evaluation failed; its message stands above")
-            done += 1
-            if progress:
-                progress(done, len(jobs))
+        table = Path(scratch) / "data.parquet"
+        if waiting:
+            data.save(table)
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            for _ in pool.map(lambda task: _run_apart(table, *task), waiting):
+                done += 1
+                if progress:
+                    progress(done, len(jobs))
         return [json.loads(place.read_text(encoding="utf-8")) for place in places]
 
 
-def _start(data: LabelledData, job: dict[str, Any], place: Path) -> Any:
-    """Start a job in a child that inherits the data; where processes cannot be forked, run it here and now."""
-    if "fork" not in multiprocessing.get_all_start_methods():
-        _write(data, job, place)
-        return None
-    process = multiprocessing.get_context("fork").Process(target=_write, args=(data, job, place))
-    process.start()
-    return process
+def _run_apart(table: Path, job: dict[str, Any], place: Path) -> None:
+    """Run one job in a process of its own, with one thread: there are as many jobs at once as cores."""
+    command = [sys.executable, "-m", "offline.fraud.evaluate", str(table), json.dumps(job), str(place)]
+    threads = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **threads})
+    if done.returncode:
+        last = done.stderr.strip().rpartition("\n")[2]
+        raise StreamCcsdError(f"the {job['protocol']} protocol failed with seed {job['seed']}: {last}")
 
 
-def _write(data: LabelledData, job: dict[str, Any], place: Path) -> None:
-    result = _run_job(data, job)
+def _write(table: Path, job: dict[str, Any], place: Path) -> None:
+    result = _run_job(LabelledData.load(table), job)
     temporary = place.with_suffix(f".{os.getpid()}.tmp")
     temporary.write_text(json.dumps(result), encoding="utf-8")
     temporary.replace(place)
@@ -141,3 +136,7 @@ def _write(data: LabelledData, job: dict[str, Any], place: Path) -> None:
 def _key(data: LabelledData, job: dict[str, Any]) -> str:
     described = json.dumps([RESULTS_VERSION, data.fingerprint, job], sort_keys=True)
     return hashlib.sha256(described.encode()).hexdigest()[:24]
+
+
+if __name__ == "__main__":
+    _write(Path(sys.argv[1]), json.loads(sys.argv[2]), Path(sys.argv[3]))

@@ -29,10 +29,10 @@ def build_policy(settings: Settings, threshold: float) -> Policy:
     """The policy of these settings at that threshold."""
     return Policy(
         float(threshold),
-        settings.alert_margin,
-        settings.alert_cooldown,
-        settings.alert_cap,
-        settings.alert_interval,
+        float(settings.alert_margin),
+        float(settings.alert_cooldown),
+        int(settings.alert_cap),
+        float(settings.alert_interval),
     )
 
 
@@ -41,6 +41,7 @@ def decide(policy: Policy, account: Any, score: float, time: float, cap: FloatAr
     """Whether this score, already entered in the account's maximum, is an alert; updates account and cap if so.
 
     A first alert needs the threshold; a further one a score above the last alert's by the margin, after the cool-down.
+    A transaction is only ever alerted for its own score: what rose during a cool-down shows in the account's maximum.
     ``cap`` holds the current interval and the alerts in it; an alert over the cap is held back, and the account may
     alert with its next transaction that qualifies.
     """
@@ -52,7 +53,7 @@ def decide(policy: Policy, account: Any, score: float, time: float, cap: FloatAr
         return QUIET
     if policy.cap > 0:
         interval = np.floor(time / policy.interval)
-        if interval > cap[0]:
+        if interval > cap[0] or interval < cap[0] - 1.0:  # a clock that jumped ahead must not silence what follows
             cap[0], cap[1] = interval, 0.0
         if cap[1] >= policy.cap:
             return HELD_BACK

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from stream_ccsd.account import REGIMES
+from stream_ccsd.library.laws import shares
 from stream_ccsd.library.model import Model
-from stream_ccsd.transaction import Transaction
+from stream_ccsd.transaction import Transaction, code
 
 
 @dataclass(frozen=True)
@@ -110,34 +111,38 @@ def make_alert(
         },
         category_changed=bool(regime & 2) if regime >= 0 else None,
         merchant_changed=bool(regime & 1) if regime >= 0 else None,
-        reasons=_reasons(transaction, out),
+        reasons=_reasons(model, transaction, out),
         neighbours=_neighbours(model, evidence),
         densities=_densities(evidence),
     )
 
 
-def _reasons(transaction: Transaction, out: Any) -> list[Reason]:
-    merchant, category, amount = (float(out[f"{part}_part"]) for part in ("merchant", "category", "amount"))
+def _reasons(model: Model, transaction: Transaction, out: Any) -> list[Reason]:
+    """The parts of the outcome score, which add up to it, and how much more the account's habits say."""
+    parts = {name: float(out[f"{name}_part"]) for name in ("merchant", "category", "amount", "constant")}
+    at_merchant, in_category = shares(model.laws, code(transaction.category), code(transaction.merchant))
+    merchant, category = repr(transaction.merchant), repr(transaction.category)
+    texts = {
+        "merchant": f"merchant {merchant} sees {_share(at_merchant)} of normal transactions",
+        "category": f"category {category} makes up {_share(in_category)} of normal transactions at {merchant}",
+        "amount": f"amount {transaction.amount:,.2f} is {_distance(parts['amount'])} what is paid at {merchant}",
+        "constant": "how concentrated normal behaviour is as a whole: the same for every transaction",
+    }
+    if not at_merchant:
+        texts["merchant"] = f"merchant {merchant} never occurs in normal transactions"
+        texts["category"] = f"category {category}, compared with normal transactions everywhere"
+    if not in_category:
+        texts["amount"] = f"amount {transaction.amount:,.2f} is {_distance(parts['amount'])} what is paid elsewhere"
+        if at_merchant:
+            texts["category"] = f"category {category} never occurs in normal transactions at {merchant}"
+    reasons = [Reason(nats, texts[name]) for name, nats in parts.items()]
     habit = float(out["habit"] - out["outcome"])
-    category_text = (
-        f"category {transaction.category!r} makes up {_share(category)} of normal transactions at that merchant"
-        if transaction.category
-        else "no category given"
-    )
-    reasons = [
-        Reason(merchant, f"merchant {transaction.merchant!r} sees {_share(merchant)} of normal transactions"),
-        Reason(category, category_text),
-        Reason(
-            amount, f"amount {transaction.amount:,.2f} is {_distance(amount)} what is paid at {transaction.merchant!r}"
-        ),
-    ]
     if habit > 0.5:
         reasons.append(Reason(habit, f"{math.exp(habit):,.1f} times less likely for this account than for others"))
     return sorted(reasons, key=lambda r: -r.nats)
 
 
-def _share(nats: float) -> str:
-    share = math.exp(-nats)
+def _share(share: float) -> str:
     return f"{share:.0%}" if share >= 0.1 else f"1 in {one_in(share)}"
 
 

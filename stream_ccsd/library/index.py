@@ -20,8 +20,10 @@ from stream_ccsd.settings import Settings
 
 # Rows of the quantised table are padded to whole vector registers.
 _LANES = 16
-# Quantised weights are kept in 32-bit floats: this covers their rounding, for weights down to exp(-1000).
-_ROUNDING = 2e-4
+# Quantised weights are sums in 32-bit floats: this, times the largest term, covers their rounding.
+_ROUNDING = 1e-6
+# A larger error than this (in nats) tells nothing apart: then every visited row is measured.
+_USELESS = 1e6
 _SMALL_GROUP = 64
 
 
@@ -81,10 +83,12 @@ def build_index(windows: WindowTable, settings: Settings, sigma_x: float) -> Ind
     restored = quantised[:, :k] * quantum
     square = np.sum(restored**2, axis=1)
     error = np.sqrt(np.sum((z - restored) ** 2, axis=1))
+    with np.errstate(over="ignore"):  # infinite under an absurdly narrow bandwidth: then rows are measured in full
+        half_square = (0.5 * square / sigma_x**2).astype(np.float32)
     index = Index(
         z=z,
         quantised=quantised,
-        half_square=(0.5 * square / sigma_x**2).astype(np.float32),
+        half_square=half_square,
         y=np.abs(windows.change[order]),
         regime=windows.regime[order],
         start=start.astype(np.int64),
@@ -113,7 +117,7 @@ def nearest(index: Index, query: FloatArray, category: int, merchant: int, scrat
     bias, order = _group_order(index, category, merchant)
     approximate, visited, margin = _scan(index, query, bias, order, wanted, scratch)
     cut = np.float32(-np.inf)
-    if len(approximate) > wanted:
+    if len(approximate) > wanted and margin < _USELESS:
         # At least J rows weigh this much less one margin; a row two margins below cannot be one of the J best.
         cut = np.float32(_cut(approximate, wanted) - 2.0 * margin)
     scale = -0.5 / index.sigma_x**2
@@ -124,7 +128,7 @@ def nearest(index: Index, query: FloatArray, category: int, merchant: int, scrat
         last = index.start[group + 1] - shift
         before = found
         for position in range(filled, last):
-            if approximate[position] >= cut:
+            if not approximate[position] < cut:  # NaN, where a 32-bit float overflowed, is a candidate too
                 rows[found] = position + shift
                 found += 1
         for i in range(before, found):
@@ -172,8 +176,9 @@ def _scan(
     # |q.z - q'.z'| <= |q| |z - z'| + |z'| |q - q'|; the squared norm of a row is off by its own error, too.
     product_error = np.sqrt(norm) * index.largest_error + index.largest_norm * np.sqrt(error)
     square_error = index.largest_error * (index.largest_norm + 0.5 * index.largest_error)
-    margin = (product_error + square_error) / variance + _ROUNDING
     own = 0.5 * norm / variance
+    size = np.abs(bias).max() + 2.0 * (own + 0.5 * index.largest_norm**2 / variance)
+    margin = (product_error + square_error) / variance + _ROUNDING * size
     unit = np.float32(index.quantum**2 / variance)
     weights, products = scratch.approximate, scratch.products
     filled = 0
@@ -245,29 +250,29 @@ def _cut(values: AnyArray, wanted: int) -> float:
     low, high = _range_of(sample)
     aim, spread = wanted / stride, np.sqrt(wanted / stride)
     while stride > 1 and aim + spread < len(sample):
-        cut = _bisect(sample, low, high, int(aim + spread), 0)
+        cut = _bisect(sample, low, high, int(aim + spread))
         if _count_from(values, cut) >= wanted:
             return cut
         spread *= 2.0
     low, high = _range_of(values)
-    return _bisect(values, low, high, wanted, 0)
+    return _bisect(values, low, high, wanted)
 
 
 @njit(cache=True, nogil=True)
-def _bisect(values: AnyArray, low: float, high: float, wanted: int, slack: int) -> float:
+def _bisect(values: AnyArray, low: float, high: float, wanted: int) -> float:
     """Between ``low``, which enough values reach, and ``high``, the place where just enough do."""
     if _count_from(values, high) >= wanted:
         return high
     while True:
         middle = values.dtype.type(0.5 * (low + high))
-        if middle <= low or middle >= high:
+        if not low < middle < high:
             return low
         count = _count_from(values, middle)
         if count < wanted:
             high = middle
         else:
             low = middle
-            if count <= wanted + slack:
+            if count == wanted:
                 return low
 
 
@@ -277,7 +282,7 @@ def _keep_largest(rows: AnyArray, log_weights: FloatArray, found: int, wanted: i
     if found <= wanted:
         return found
     low, high = _range_of(log_weights[:found])
-    cut = _bisect(log_weights[:found], low, high, wanted, 0)
+    cut = _bisect(log_weights[:found], low, high, wanted)
     surplus = _count_from(log_weights[:found], cut) - wanted
     if surplus > 0:  # the lightest that reach the cut are equal
         lightest = np.inf

@@ -28,6 +28,7 @@ from stream_ccsd.settings import Settings, SettingsError
 FORMAT = "stream-ccsd model"
 FORMAT_VERSION = 1
 _Part = TypeVar("_Part")
+_FILES = ("windows.arrow", "laws.arrow", "names.arrow")
 TAIL_NAMES = ("outcome", "habit", "divergence", "fused")
 
 
@@ -83,9 +84,7 @@ class Model:
                     files[name] = {"bytes": (fresh / name).stat().st_size, "sha256": _sha256(fresh / name)}
                 description = {**self._description(), "version": self.version, "files": files}
                 (fresh / "model.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
-                if target.exists():
-                    os.replace(target, Path(temporary) / "old")
-                os.replace(fresh, target)
+                _swap(fresh, target, Path(temporary) / "old")
         except OSError as error:
             raise ModelError(f"cannot write the model to {target}: {error.strerror or error}") from error
         return target
@@ -101,11 +100,11 @@ class Model:
         """
         place = Path(directory)
         description = _read_description(place)
-        for name, expected in description["files"].items():
-            _check_file(place / name, expected)
+        for name in _FILES:
+            _check_file(place / name, description["files"].get(name))
         try:
-            tables = {name: _mapped(place / name) for name in ("windows.arrow", "laws.arrow", "names.arrow")}
-            return cls(
+            tables = {name: _mapped(place / name) for name in _FILES}
+            model = cls(
                 settings=Settings.from_dict(description["settings"]),
                 index=_from_table(Index, tables["windows.arrow"], description["index"]),
                 laws=_from_table(Laws, tables["laws.arrow"], description["laws"]),
@@ -123,8 +122,13 @@ class Model:
                     )
                 ),
             )
-        except (KeyError, TypeError, ValueError, pa.ArrowException, SettingsError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, OSError, pa.ArrowException, SettingsError) as error:
             raise ModelError(f"{place} is not a complete model of this version: {error!r}. Fit it again.") from error
+        if model.version != description.get("version"):
+            raise ModelError(
+                f"{place / 'model.json'} was altered after the model was saved: its version does not match"
+            )
+        return model
 
     def _description(self) -> dict[str, Any]:
         return {
@@ -166,7 +170,22 @@ def _read_description(place: Path) -> dict[str, Any]:
     return description
 
 
-def _check_file(path: Path, expected: dict[str, Any]) -> None:
+def _swap(fresh: Path, target: Path, old: Path) -> None:
+    """Put the fresh directory in the target's place; if that fails, the old one is back where it was."""
+    if not target.exists():
+        os.replace(fresh, target)
+        return
+    os.replace(target, old)
+    try:
+        os.replace(fresh, target)
+    except OSError:
+        os.replace(old, target)
+        raise
+
+
+def _check_file(path: Path, expected: Any) -> None:
+    if not isinstance(expected, dict):
+        raise ModelError(f"{path.parent / 'model.json'} says nothing of {path.name}")
     if not path.is_file():
         raise ModelError(f"the model is incomplete: {path} is missing")
     size = path.stat().st_size
@@ -215,10 +234,10 @@ def _mapped(path: Path) -> pa.Table:
 
 
 def _plain(tail: Tail) -> dict[str, Any]:
-    return {"knots": tail.knots.tolist(), "rarity": tail.rarity.tolist(), "shape": tail.shape, "scale": tail.scale}
+    return {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in tail._asdict().items()}
 
 
 def _tail(values: dict[str, Any]) -> Tail:
     knots: AnyArray = np.array(values["knots"], dtype=float)
-    scale = float(values["scale"])
-    return read_only(Tail(knots, np.array(values["rarity"], dtype=float), float(values["shape"]), scale))
+    scalars = (float(values[name]) for name in ("beyond", "shape", "scale"))
+    return read_only(Tail(knots, np.array(values["rarity"], dtype=float), *scalars))

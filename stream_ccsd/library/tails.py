@@ -18,6 +18,9 @@ from stream_ccsd.numeric import FloatArray, read_only
 _KNOTS = 400
 _MIN_TAIL = 20
 _MAX_SHAPE = 1.0
+_MIN_SCALE = 1e-3
+# A scale so large that nothing is ever rare.
+_NO_TAIL = 1e300
 
 
 class Tail(NamedTuple):
@@ -25,6 +28,7 @@ class Tail(NamedTuple):
 
     knots: FloatArray  # scores, strictly rising
     rarity: FloatArray  # at the knots, rising
+    beyond: float  # just above the last knot: many scores may equal it, and then this is a step up
     shape: float
     scale: float
 
@@ -37,20 +41,21 @@ def fit_tail(scores: FloatArray, tail_share: float) -> Tail:
     scores = np.sort(scores[~np.isnan(scores)])
     n = len(scores)
     if n == 0:
-        return read_only(Tail(np.array([0.0, 1.0]), np.zeros(2), 0.0, np.inf))
+        return read_only(Tail(np.array([0.0, 1.0]), np.zeros(2), 0.0, 0.0, _NO_TAIL))
     exceeding = int(min(max(round(tail_share * n), _MIN_TAIL), n - 1))
     threshold = scores[n - 1 - exceeding] if exceeding > 0 else scores[-1]
     body = scores[scores <= threshold]
     knots = np.unique(np.quantile(body, np.linspace(0.0, 1.0, _KNOTS)))
-    # Share of scores at or above each knot; the last knot is the threshold, where the tail takes over.
+    # Share of scores at or above each knot; the last knot is the threshold, above which the tail takes over.
     rate = (n - np.searchsorted(scores, knots, side="left")) / n
     excess = scores[scores > threshold] - threshold
-    rate[-1] = max(len(excess), 1) / (n + 1)
+    beyond = -np.log(max(len(excess), 1) / (n + 1))
     if len(knots) == 1:
         knots, rate = np.append(knots[0] - 1.0, knots), np.append(1.0, rate)
     rarity = np.maximum.accumulate(-np.log(np.minimum(rate, 1.0)))
-    shape, scale = _fit_pareto(excess) if len(excess) >= 2 else (0.0, max(float(np.std(scores)), 1e-9))
-    return read_only(Tail(knots, rarity, float(shape), float(scale)))
+    # With hardly any spread, nothing is known of the scale: one nat of score is then one nat of rarity.
+    shape, scale = _fit_pareto(excess) if len(excess) >= 2 and excess.mean() > _MIN_SCALE else (0.0, 1.0)
+    return read_only(Tail(knots, rarity, float(max(beyond, rarity[-1])), float(shape), float(max(scale, _MIN_SCALE))))
 
 
 def _fit_pareto(excess: FloatArray) -> tuple[float, float]:
@@ -78,10 +83,11 @@ def rarity(tail: Tail, score: float) -> float:
     last = len(tail.knots) - 1
     if not score > tail.knots[0]:
         return 0.0
-    if score >= tail.knots[last]:
+    if score > tail.knots[last]:
         excess = (score - tail.knots[last]) / tail.scale
-        beyond = excess if tail.shape == 0.0 else np.log1p(tail.shape * excess) / tail.shape
-        return tail.rarity[last] + beyond
+        return tail.beyond + (excess if tail.shape == 0.0 else np.log1p(tail.shape * excess) / tail.shape)
+    if score == tail.knots[last]:
+        return tail.rarity[last]
     right = np.searchsorted(tail.knots, score, side="right")
     left = right - 1
     share = (score - tail.knots[left]) / (tail.knots[right] - tail.knots[left])

@@ -83,6 +83,19 @@ def test_large_libraries_take_the_sampled_cut(seed):
     assert set(scratch.rows[:found]) == set(order[:150])
 
 
+@pytest.mark.parametrize("sigma_x", [1e-30, 1e-20, 1e-3, 1e30])
+def test_extreme_bandwidths_end_and_are_exact(sigma_x):
+    rng = np.random.default_rng(0)
+    windows = table(rng, 700, 6)
+    s = Settings(neighbours=50)
+    index = build_index(windows, s, sigma_x)
+    scratch = Scratch.of_size(700)
+    query = rng.normal(size=6)
+    found = nearest(index, query, 1, 1, scratch)
+    order, _ = full_sort(index, query, 1, 1, s)
+    assert set(scratch.rows[:found]) == set(order[:50])
+
+
 def test_equal_weights_keep_the_earlier_rows():
     windows = table(np.random.default_rng(0), 50, 6, pairs=1)
     windows.z[:] = windows.z[0]

@@ -72,6 +72,10 @@ def test_a_foreign_file_of_the_same_size(place, name):
         ({"files": None}, "lists no files"),
         ({"settings": {"windw": 1}}, "unknown setting"),
         ({"tails": {}}, "not a complete model"),
+        ({"files": {}}, "says nothing of windows.arrow"),
+        ({"files": {"windows.arrow": None}}, "says nothing of windows.arrow"),
+        ({"threshold": 1.0}, "was altered"),
+        ({"version": "abc"}, "was altered"),
     ],
 )
 def test_another_description(place, change, message):
@@ -95,6 +99,21 @@ def test_saving_replaces_a_model_but_nothing_else(model, place, tmp_path):
     with pytest.raises(ModelError, match="not a model"):
         model.save(other)
     assert (other / "work.txt").read_text() == "mine"
+
+
+def test_a_failing_replacement_leaves_the_old_model(model, place, monkeypatch):
+    original = os.replace
+
+    def full_disk(source, target):
+        if str(source).endswith("model") and str(target) == str(place):
+            raise OSError(28, "No space left on device")
+        original(source, target)
+
+    monkeypatch.setattr(os, "replace", full_disk)
+    with pytest.raises(ModelError, match="No space left"):
+        model.save(place)
+    monkeypatch.undo()
+    assert Model.load(place).version == model.version
 
 
 def test_a_place_that_cannot_be_written(model, tmp_path):

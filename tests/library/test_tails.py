@@ -35,7 +35,7 @@ def test_rarity_never_falls_and_is_finite(scores, at, step):
 def test_a_missing_score_is_not_rare():
     tail = fit_tail(np.random.default_rng(0).normal(size=1000), 0.01)
     assert rarity(tail, np.nan) == 0.0
-    assert rarity(fit_tail(np.empty(0), 0.01), 1e9) == 0.0
+    assert rarity(fit_tail(np.empty(0), 0.01), 1e9) < 1e-200
 
 
 def test_it_ranks_beyond_the_largest_score():
@@ -43,3 +43,20 @@ def test_it_ranks_beyond_the_largest_score():
     tail = fit_tail(np.random.default_rng(0).normal(size=1000), 0.01)
     values = [rarity(tail, v) for v in (4.0, 6.0, 10.0, 100.0)]
     assert values == sorted(set(values))
+
+
+@pytest.mark.parametrize(
+    ("scores", "at", "rate"),
+    [
+        ([0.0] * 600 + [1.0] * 400, 1.0, 0.4),
+        ([0.0] * 6950 + [2.0] * 3000 + [3.0] * 50, 2.0, 0.305),
+        ([5.0] * 100, 5.0, 1.0),
+    ],
+)
+def test_equal_scores_are_as_common_as_they_are(scores, at, rate):
+    tail = fit_tail(np.array(scores), 0.01)
+    assert np.exp(-rarity(tail, at)) == pytest.approx(rate, rel=0.02)
+
+
+def test_without_any_spread_rarity_stays_sane():
+    assert rarity(fit_tail(np.full(100, 5.0), 0.01), 5.001) < 6

@@ -179,7 +179,7 @@ def test_split_by_time(data):
 
 def test_results_are_kept_and_reused(data, tmp_path, monkeypatch):
     first = evaluate_fraud(data, ["stream"], [0, 1], SMALL, baselines=False, cache=tmp_path)
-    monkeypatch.setattr(evaluate_module, "_start", lambda *_: pytest.fail("computed again"))
+    monkeypatch.setattr(evaluate_module, "_run_apart", lambda *_: pytest.fail("computed again"))
     assert evaluate_fraud(data, ["stream"], [0, 1], SMALL, baselines=False, cache=tmp_path) == first
     assert [r["seed"] for r in first["runs"]] == [0, 1]
 

@@ -71,7 +71,7 @@ def test_a_file_without_ids_is_numbered(tmp_path):
         ("t.csv.xz", b"not xz", "cannot be read"),
         ("t.csv.gz", gzip.compress(CSV.encode())[:-12], "cannot be read"),
         ("t.parquet", b"PAR1 but no", "cannot be read"),
-        ("t.csv", "account\nä".encode("latin-1"), "not UTF-8"),
+        ("t.csv", b"who,time,amount\na,1,2\n", "no column named account, merchant: it has who, time, amount"),
     ],
 )
 def test_unreadable_files(tmp_path, name, content, message):
@@ -81,11 +81,30 @@ def test_unreadable_files(tmp_path, name, content, message):
         list(read_transactions(path))
 
 
-def test_missing_columns_are_named(tmp_path):
+def test_damage_stays_in_its_row(tmp_path):
+    """Another encoding, a field of a megabyte, a byte order mark: the other rows are read."""
     path = tmp_path / "t.csv"
-    path.write_text("who,time,amount\na,1,2\n")
-    (refusal,) = read_transactions(path, Schema())
+    huge = b"f" * 1_000_000
+    path.write_bytes(
+        b"\xef\xbb\xbf"
+        + CSV.encode()
+        + b"c,3,1,fuel,caf\xe9,z\n"
+        + b"d,4,1,fuel,"
+        + huge
+        + b",w\n"
+        + b"e,5,1,fuel,n,v\n"
+    )
+    rows = list(read_transactions(path))
+    assert [r.account for r in rows if isinstance(r, Transaction)] == ["a", "b", "e"]
+    assert [r.position for r in rows if isinstance(r, Refusal)] == ["4", "5"]
+
+
+def test_missing_fields_of_json_lines_are_refused_by_line(tmp_path):
+    path = tmp_path / "t.jsonl"
+    path.write_text('{"who": "a"}\n' + LINES)
+    refusal, *good = read_transactions(path, Schema())
     assert "column 'account' is missing" in refusal.reason
+    assert good == EXPECTED
 
 
 def test_the_simulator_is_seeded_ordered_and_has_every_pattern():

@@ -87,45 +87,33 @@ def test_constant_amounts_are_scored(model):
     assert all(np.isfinite(r.divergence) for r in Engine(model).process_many(mine)[SMALL.window :])
 
 
-def law_points(laws):
-    """Every point of the pair laws as (share, outcome): the law the model really holds."""
-    first = 1 + len(laws.categories) + len(laws.merchants)
-    points = []
-    for i, pair in enumerate(laws.pairs.tolist()):
-        for j in range(laws.start[first + i], laws.start[first + i + 1]):
-            points.append((laws.share[j], (laws.point[j], pair >> 32, pair & 0xFFFFFFFF)))
-    return points
-
-
 @pytest.mark.parametrize("mismatch", [0.0, 0.01, 1.0])
 def test_outcome_and_habit_equal_the_formula(mismatch):
-    settings = Settings(
-        window=8, local_history=12, mismatch=mismatch, divergence=False, habit_strength=3.0, holdout=0.5
-    )
+    """Against the raw transactions of the accounts that were learnt from, every one of them."""
+    settings = replace(SMALL, mismatch=mismatch, divergence=False, habit_strength=3.0, holdout=0.5)
     rng = np.random.default_rng(5)
-    # Amounts on a coarse grid: each cell of the marginal laws then holds one value, as the pair laws do.
     transactions = [
-        Transaction(
-            f"c{a}",
-            float(i),
-            float(np.expm1(rng.integers(0, 30) * 0.1)),
-            f"k{rng.integers(2)}",
-            f"m{rng.integers(3)}",
-            str(i),
-        )
+        Transaction(f"c{a}", float(i), rng.exponential(40), f"k{rng.integers(2)}", f"m{rng.integers(3)}", str(i))
         for a in range(6)
         for i in range(12)
     ]
     model = fit(transactions, settings)
-    law = law_points(model.laws)
-    assert sum(share for share, _ in law) == pytest.approx(1.0)
+    held_out = {f"c{i}" for i in np.random.default_rng(settings.seed).permutation(6)[:3]}
+    learnt = [t for t in transactions if t.account not in held_out]
+    assert len(learnt) == model.facts["transactions"]
+
+    def outcome(t):
+        return np.log1p(t.amount), t.category, t.merchant
+
+    law = [(1 / len(learnt), outcome(t)) for t in learnt]
     mine = [t for t in transactions if t.account == "c0"]
     mine += [Transaction("c0", 99.0, 12.0, "unseen", "m0", "u1"), Transaction("c0", 100.0, 1e6, "k0", "nowhere", "u2")]
-    outcomes = [(np.log1p(t.amount), code(t.category), code(t.merchant)) for t in mine]
+    outcomes = [outcome(t) for t in mine]
     for i, result in enumerate(Engine(model).process_many(mine)):
         np.testing.assert_allclose(result.outcome, naive.outcome_score(outcomes[i], law, settings), **EXACT)
         ref = naive.habit_score(outcomes[:i], outcomes[i], law, settings, 3.0)
         np.testing.assert_allclose(result.habit, ref, **EXACT)
+        np.testing.assert_allclose(sum(result.parts), result.outcome, **EXACT)
 
 
 def test_parts_add_up(model, stream):
@@ -138,14 +126,57 @@ def test_parts_add_up(model, stream):
     assert (out["merchant_part"] > 0).all()
 
 
-def test_merged_amounts_are_close_to_all_of_them():
-    """Amounts within a twentieth of the bandwidth are one point: the density moves by less than a thousandth."""
-    rng = np.random.default_rng(0)
-    amounts = np.expm1(rng.normal(3, 0.5, 3000))
-    codes = np.zeros(3000, np.uint32)
-    s = Settings()
+@pytest.mark.parametrize("u", [-0.5, 0.0, 1.7, 3.0, 4.4])
+def test_moments_are_every_single_transaction(u):
+    amounts = np.expm1(np.random.default_rng(0).normal(3, 0.5, 3000).clip(0))
+    codes, s = np.zeros(3000, np.uint32), Settings()
     laws = build_laws(amounts, codes, codes, s)
-    assert len(laws.point) < 4 * 1200
-    for u in (2.0, 3.0, 4.0):
-        direct = np.mean(np.exp(-0.5 * ((np.log1p(amounts) - u) / s.sigma_u) ** 2))
-        assert outcome_density(laws, u, 0, 0)[2] == pytest.approx(direct, rel=1e-3)
+    direct = np.mean(np.exp(-0.5 * ((np.log1p(amounts) - u) / s.sigma_u) ** 2))
+    np.testing.assert_allclose(outcome_density(laws, u, 0, 0)[2], direct, rtol=1e-10, atol=1e-18)
+
+
+def test_both_scores_on_real_windows(data_root):
+    """Real BankSim accounts, the paper's settings, nothing simplified: engine against the direct forms."""
+    from itertools import islice
+
+    from replay.files import read_transactions
+
+    rows = list(islice(read_transactions(data_root / "banksim" / "bs140513_032310.csv.xz"), 120_000))
+    accounts = sorted({t.account for t in rows})[:400]
+    settings = Settings(window=20, local_history=30, neighbours=200, half_life=48.0)
+    library = [t for t in rows if t.account in set(accounts[:-3])]
+    model = fit(library, settings)
+    names = sorted({t.account for t in library})
+    shuffled = np.random.default_rng(settings.seed).permutation(len(names))
+    held_out = {names[i] for i in shuffled[: round(settings.holdout * len(names))]}
+    learnt = {n: [t for t in library if t.account == n] for n in names if n not in held_out}
+    windows = library_windows((as_history(h) for h in learnt.values()), settings)
+    u, c, m = (np.array(x) for x in zip(*[outcome_of(t) for h in learnt.values() for t in h], strict=True))
+    checked = 0
+    for name in accounts[-3:]:
+        mine = [t for t in rows if t.account == name]
+        results = Engine(model).process_many(mine)
+        for t in range(20, len(mine), 4):
+            seen = as_history(mine[: t + 1])
+            columns = seen.amounts.tolist(), seen.categories.tolist(), seen.merchants.tolist()
+            ref = naive.window_score(windows, *columns, settings, model.index.sigma_x, model.sigma_y)
+            np.testing.assert_allclose(results[t].divergence, max(ref, 0.0), **EXACT)
+            o = outcome_of(mine[t])
+            gate = np.where(c == o[1], 1.0, settings.mismatch) * np.where(m == o[2], 1.0, settings.mismatch)
+            density = np.mean(gate * np.exp(-0.5 * ((u - o[0]) / settings.sigma_u) ** 2)) + settings.outcome_ridge
+            ref = -np.log(density / np.sqrt(model.laws.self_term))
+            np.testing.assert_allclose(results[t].outcome, ref, **EXACT)
+            checked += 1
+    assert checked > 5
+
+
+def as_history(transactions):
+    return AccountHistory(
+        np.array([t.amount for t in transactions]),
+        np.array([code(t.category) for t in transactions], np.uint32),
+        np.array([code(t.merchant) for t in transactions], np.uint32),
+    )
+
+
+def outcome_of(t):
+    return np.log1p(t.amount), code(t.category), code(t.merchant)
