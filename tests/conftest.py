@@ -1,10 +1,12 @@
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from replay.simulator import SimulatedStream, simulate
+from stream_ccsd.engine import Engine, Result
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
 from stream_ccsd.settings import Settings
@@ -36,3 +38,14 @@ def stream() -> SimulatedStream:
 def model(stream) -> Model:
     normal = stream.normal_accounts()
     return fit((t for t in stream.transactions if t.account in normal), SMALL)
+
+
+def with_settings(model: Model, **changes) -> Model:
+    """The same library under other settings that need no new fit."""
+    fields = {name: getattr(model, name) for name in model.__dataclass_fields__}
+    return Model(**{**fields, "settings": replace(model.settings, **changes)})
+
+
+@pytest.fixture(scope="session")
+def results(model, stream) -> list[Result]:
+    return [*map(Engine(model).process, stream.transactions)]

@@ -86,3 +86,39 @@ def test_bench_engine_prints_json_alone(tmp_path):
 
 # In a process of its own: the benchmark binds itself to one core.
 RUN = "import sys; from stream_ccsd.cli.main import run; sys.argv[0] = 'stream-ccsd'; run()"
+
+
+def test_replay_prints_alerts_and_a_summary():
+    done = runner.invoke(app, ["replay", "--accounts", "60", "--days", "80"])
+    assert done.exit_code == 0, done.output
+    assert "normal transactions score this high" in done.output
+    assert "fraud pattern" in done.output
+
+
+def test_replay_as_json():
+    done = runner.invoke(app, ["replay", "--accounts", "60", "--days", "80", "--json", "-"])
+    result = json.loads(done.stdout)
+    assert result["caught_accounts"] <= result["fraud_accounts"]
+    assert sum(p["accounts"] for p in result["patterns"].values()) == result["fraud_accounts"]
+
+
+@pytest.mark.parametrize("arguments", [["replay", "--seed", "-1"], ["replay", "--accounts", "1"]])
+def test_numbers_out_of_range_are_usage_errors(arguments):
+    assert runner.invoke(app, arguments).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["replay", "--json", "nowhere/result.json"], "cannot write the result"),
+        (["replay", "--json", ""], "cannot write the result"),
+        (["replay", "--alert-rate", "2"], "alert_rate is 2.0"),
+        (["bench", "pairwise", "--data", "nowhere"], "no folder nowhere"),
+        (["bench", "engine", "--data", "nowhere.csv"], "cannot be read"),
+    ],
+)
+def test_mistakes_end_with_an_explanation(arguments, message):
+    done = subprocess.run([sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,104 @@
+"""Alerts: what they state, and when they are raised, held back and repeated."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from stream_ccsd.engine import Engine
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.fitting import fit
+from stream_ccsd.transaction import Transaction
+from tests.conftest import SMALL, with_settings
+
+
+def alerts_of(model, transactions, **changes):
+    return [r for r in Engine(with_settings(model, **changes)).process_many(transactions) if r.alert]
+
+
+def test_alerts_state_everything(results, model):
+    alert = next(r.alert for r in results if r.alert and r.alert.densities.change)
+    assert alert.score >= alert.threshold == model.threshold
+    assert alert.tail_rate == pytest.approx(np.exp(-alert.score))
+    assert alert.model == model.version
+    assert alert.score_name == "fused"
+    assert [r.nats for r in alert.reasons] == sorted((r.nats for r in alert.reasons), reverse=True)
+    assert 0 < sum(n.share for n in alert.neighbours) <= 1 + 1e-6
+    axis = np.array(alert.densities.change)
+    for curve in (alert.densities.account, alert.densities.normal):
+        assert len(curve) == len(axis)
+        assert 0.3 < np.trapezoid(curve, axis) < 1.01  # mass beyond both ends is cut off
+    assert alert.account in alert.headline
+
+
+def test_alert_ids_depend_on_account_and_transaction_only(results, model, stream):
+    other = Engine(model, threshold=0.5).process_many(stream.transactions)
+    ids = {r.transaction.id: r.alert.id for r in other if r.alert}
+    ours = {r.transaction.id: r.alert.id for r in results if r.alert}
+    assert len(set(ids.values())) == len(ids)
+    assert all(ids[k] == v for k, v in ours.items() if k in ids)
+    assert set(ids) & set(ours)
+
+
+def test_a_further_alert_needs_the_margin(model, stream):
+    for margin in (0.0, 2.0):
+        last: dict[str, float] = {}
+        for r in alerts_of(model, stream.transactions, alert_margin=margin):
+            account = r.transaction.account
+            assert r.alert.score >= last.get(account, -np.inf) + margin
+            last[account] = r.alert.score
+    assert len(alerts_of(model, stream.transactions, alert_margin=0.0)) > len(
+        alerts_of(model, stream.transactions, alert_margin=50.0)
+    )
+
+
+def test_the_cooldown_is_kept(model, stream):
+    times: dict[str, list[float]] = {}
+    for r in alerts_of(model, stream.transactions, alert_margin=0.0, alert_cooldown=10.0):
+        times.setdefault(r.transaction.account, []).append(r.transaction.time)
+    assert all((np.diff(t) >= 10.0).all() for t in times.values())
+
+
+def test_the_cap_holds_back_and_survives_a_restart(model, stream):
+    capped = with_settings(model, alert_cap=1, alert_interval=20.0)
+    engine = Engine(capped)
+    results = engine.process_many(stream.transactions)
+    per_interval = np.bincount([int(r.transaction.time // 20) for r in results if r.alert])
+    assert per_interval.max() == 1
+    assert any(r.held_back for r in results)
+    states: dict[str, bytes] = {}
+    comp = []
+    for i in range(0, len(stream.transactions), 100):
+        restarted = Engine(capped, states)
+        comp += restarted.process_many(stream.transactions[i : i + 100])
+    assert comp == results
+    states[""] = b"broken"
+    with pytest.raises(StreamCcsdError, match="count of alerts"):
+        Engine(capped, states)
+
+
+@pytest.mark.parametrize("name", ["outcome", "habit", "divergence"])
+def test_alerts_on_one_score(model, stream, name):
+    for r in Engine(with_settings(model, alert_on=name)).process_many(stream.transactions):
+        assert r.score == (getattr(r, f"{name}_rarity") or 0.0)
+
+
+def test_the_threshold_follows_the_budget(stream):
+    normal = stream.normal_accounts()
+    transactions = [t for t in stream.transactions if t.account in normal]
+    assert fit(transactions, replace(SMALL, alert_rate=0.01)).threshold == pytest.approx(-np.log(0.01))
+
+
+def test_reasons_say_what_was_never_seen(model):
+    event = Transaction("a", 1.0, 30.0, "brand new", "never seen", "1")
+    alert = Engine(model, threshold=0.0).process(event).alert
+    text = " ".join(r.text for r in alert.reasons)
+    assert "merchant 'never seen' never occurs in normal transactions" in text
+    assert sum(r.nats for r in alert.reasons if "this account" not in r.text) == pytest.approx(alert.scores["outcome"])
+
+
+def test_a_clock_that_jumped_ahead_does_not_silence_the_cap(model):
+    engine = Engine(with_settings(model, alert_cap=1), threshold=0.0)
+    events = [Transaction("far", 1e15, 5.0, "fuel", "m0001", "0")]
+    events += [Transaction(f"a{i}", float(i), 5.0, "fuel", "m0001", str(i)) for i in range(1, 6)]
+    assert sum(r.alert is not None for r in engine.process_many(events)) == 6
