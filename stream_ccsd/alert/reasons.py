@@ -120,21 +120,20 @@ def make_alert(
 def _reasons(model: Model, transaction: Transaction, out: Any) -> list[Reason]:
     """The parts of the outcome score, which add up to it, and how much more the account's habits say."""
     parts = {name: float(out[f"{name}_part"]) for name in ("merchant", "category", "amount", "constant")}
-    at_merchant, in_category = shares(model.laws, code(transaction.category), code(transaction.merchant))
+    share = shares(model.laws, code(transaction.category), code(transaction.merchant))
     merchant, category = repr(transaction.merchant), repr(transaction.category)
+    # A merchant rarer than the kernel's allowance for mismatches says little: its category stands in for it.
+    rare = share.merchant < model.laws.mismatch
+    where = f"in {category}" if share.category else "elsewhere"
+    if share.category_at_merchant and not rare:
+        where = f"at {merchant}"
     texts = {
-        "merchant": f"merchant {merchant} sees {_share(at_merchant)} of normal transactions",
-        "category": f"category {category} makes up {_share(in_category)} of normal transactions at {merchant}",
-        "amount": f"amount {transaction.amount:,.2f} is {_distance(parts['amount'])} what is paid at {merchant}",
+        "merchant": f"merchant {merchant} {_sees(share.merchant)}",
+        "category": f"category {category} {_sees(share.category if rare else share.category_at_merchant)}"
+        + ("" if rare else f" at {merchant}"),
+        "amount": f"amount {transaction.amount:,.2f} is {_distance(parts['amount'])} what is paid {where}",
         "constant": "how concentrated normal behaviour is as a whole: the same for every transaction",
     }
-    if not at_merchant:
-        texts["merchant"] = f"merchant {merchant} never occurs in normal transactions"
-        texts["category"] = f"category {category}, compared with normal transactions everywhere"
-    if not in_category:
-        texts["amount"] = f"amount {transaction.amount:,.2f} is {_distance(parts['amount'])} what is paid elsewhere"
-        if at_merchant:
-            texts["category"] = f"category {category} never occurs in normal transactions at {merchant}"
     reasons = [Reason(nats, texts[name]) for name, nats in parts.items()]
     habit = float(out["habit"] - out["outcome"])
     if habit > 0.5:
@@ -142,8 +141,12 @@ def _reasons(model: Model, transaction: Transaction, out: Any) -> list[Reason]:
     return sorted(reasons, key=lambda r: -r.nats)
 
 
-def _share(share: float) -> str:
-    return f"{share:.0%}" if share >= 0.1 else f"1 in {one_in(share)}"
+def _sees(share: float) -> str:
+    if not share:
+        return "never occurs in normal transactions"
+    return (
+        f"sees {share:.0%} of normal transactions" if share >= 0.1 else f"sees 1 in {one_in(share)} normal transactions"
+    )
 
 
 def _distance(nats: float) -> str:

@@ -87,15 +87,27 @@ def pair_code(categories: AnyArray, merchants: AnyArray) -> AnyArray:
     return (categories.astype(np.uint64) << np.uint64(32)) | merchants.astype(np.uint64)
 
 
-def shares(laws: Laws, category: int, merchant: int) -> tuple[float, float]:
-    """Share of normal transactions at a merchant, and of those in a category; 0 for what was never seen."""
-    pair = (category << 32) | merchant
-    at_merchant = _find(laws.merchants, np.uint32(merchant))
-    both = _find(laws.pairs, np.uint64(pair))
-    first_merchant = 1 + len(laws.categories)
-    mass = float(laws.mass[first_merchant + at_merchant]) if at_merchant >= 0 else 0.0
-    together = float(laws.mass[first_merchant + len(laws.merchants) + both]) if both >= 0 else 0.0
-    return mass, together / mass if mass > 0 else 0.0
+class Shares(NamedTuple):
+    """How often something occurs among normal transactions; 0 for what was never seen."""
+
+    merchant: float
+    category: float
+    category_at_merchant: float  # of the merchant's transactions
+
+
+def shares(laws: Laws, category: int, merchant: int) -> Shares:
+    """The true shares behind an outcome, without the kernel's allowance for mismatches."""
+    place = {
+        "category": (1, _find(laws.categories, np.uint32(category))),
+        "merchant": (1 + len(laws.categories), _find(laws.merchants, np.uint32(merchant))),
+        "pair": (
+            1 + len(laws.categories) + len(laws.merchants),
+            _find(laws.pairs, np.uint64((category << 32) | merchant)),
+        ),
+    }
+    mass = {name: float(laws.mass[first + i]) if i >= 0 else 0.0 for name, (first, i) in place.items()}
+    together = mass["pair"] / mass["merchant"] if mass["merchant"] > 0 else 0.0
+    return Shares(mass["merchant"], mass["category"], together)
 
 
 @njit(cache=True, nogil=True)
