@@ -70,7 +70,7 @@ def measure_engine(
             step()
         result["library"] = []
         for size in library_sizes:
-            result["library"].append(measure_library(model, streamed, size))
+            result["library"].append(measure_library(model, size))
             step()
         result["accounts"] = []
         for number in account_numbers:

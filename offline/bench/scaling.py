@@ -28,7 +28,7 @@ _ACCOUNT_EVENTS = 20_000
 _BATCH = 1000
 
 
-def measure_library(model: Model, events: list[Transaction], size: int) -> dict[str, Any]:
+def measure_library(model: Model, size: int) -> dict[str, Any]:
     """The exact search, and an approximate one by faiss (IVF) with its recall, in a library of that many windows."""
     rng = np.random.default_rng(size)
     windows = _enlarged(model.index, size, rng)

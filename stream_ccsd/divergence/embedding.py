@@ -37,7 +37,6 @@ class Embedding:
     """What turns tables of series into blocks of columns; ``blocks`` counts them for a progress bar."""
 
     blocks: int
-    columns: int
     make: Callable[[list[SeriesTable]], Iterator[Block]]
 
 
@@ -67,7 +66,7 @@ def shared_weights_embedding(
                 if embedded[0][sign].shape[1]:
                     yield Block(sign, [e[sign] for e in embedded], None)
 
-    return Embedding(len(ranges), int(widths.sum()), make)
+    return Embedding(len(ranges), make)
 
 
 def own_weights_embedding(
@@ -87,7 +86,7 @@ def own_weights_embedding(
             else:
                 yield Block(1.0, [_own_points(features, table, first, last) for table in tables], smooth)
 
-    return Embedding(len(ranges), length * features.size, make)
+    return Embedding(len(ranges), make)
 
 
 @dataclass(frozen=True, eq=False)
