@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from stream_ccsd.clustering.estimator import DivergenceKMedoids
     from stream_ccsd.engine import Engine, Result
     from stream_ccsd.errors import StreamCcsdError
     from stream_ccsd.fitting import fit
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError
 
 __all__ = [
+    "DivergenceKMedoids",
     "Engine",
     "Model",
     "Refusal",
@@ -28,6 +30,7 @@ __all__ = [
 
 # Imported on first use: the command line answers --help without loading compiled code.
 _HOME = {
+    "DivergenceKMedoids": "clustering.estimator",
     "Engine": "engine",
     "Result": "engine",
     "StreamCcsdError": "errors",

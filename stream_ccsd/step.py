@@ -108,13 +108,13 @@ class Room(NamedTuple):
 
 
 @structref.register
-class _BenchType(types.StructRef):
+class _BenchType(types.StructRef):  # type: ignore[misc]
     def preprocess_fields(self, fields: Any) -> Any:
         """Literal types would make a kind of their own of every value."""
-        return tuple((name, types.unliteral(kind)) for name, kind in fields)  # type: ignore[no-untyped-call]
+        return tuple((name, types.unliteral(kind)) for name, kind in fields)
 
 
-class Bench(structref.StructRefProxy):
+class Bench(structref.StructRefProxy):  # type: ignore[misc]
     """Kit and room behind one reference: handing sixty arrays to compiled code anew costs more than a score."""
 
     def __new__(cls, kit: Kit, room: Room) -> Bench:
@@ -122,8 +122,8 @@ class Bench(structref.StructRefProxy):
         return make_bench(kit, room)
 
 
-structref.define_boxing(_BenchType, Bench)  # type: ignore[no-untyped-call]
-structref.define_constructor(Bench, _BenchType, ["kit", "room"])  # type: ignore[no-untyped-call]
+structref.define_boxing(_BenchType, Bench)
+structref.define_constructor(Bench, _BenchType, ["kit", "room"])
 
 
 @njit(cache=True)

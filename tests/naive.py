@@ -193,3 +193,20 @@ def habit_score(history, o, law, s, strength):
         likeness += decay * outcome_kernel(o, past, s)
         weight += decay
     return -math.log((likeness + strength * density) / (weight + strength) / math.sqrt(own))
+
+
+def k_medoids_loss(distances, medoids):
+    """Summed distance of every row to the nearest of these medoids."""
+    return sum(min(distances[o][m] for m in medoids) for o in range(len(distances)))
+
+
+def best_swap_gain(distances, medoids):
+    """By how much the best exchange of one medoid for one other row lowers the loss; 0 if none does."""
+    now = k_medoids_loss(distances, medoids)
+    best = 0.0
+    for i in range(len(medoids)):
+        for candidate in range(len(distances)):
+            if candidate not in medoids:
+                swapped = [*medoids[:i], candidate, *medoids[i + 1 :]]
+                best = max(best, now - k_medoids_loss(distances, swapped))
+    return best

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from offline.bench.peers import peak_rss_mb, peer
-from offline.ucr import load_ucr, z_scored
+from offline.ucr import load_ucr
+from stream_ccsd.clustering.outputs import standardised
 from stream_ccsd.divergence import (
     OutputKernel,
     Sample,
@@ -39,7 +40,7 @@ def measure_pairwise(
     dtw = peer("dtaidistance.dtw")
     problems = [("generated", _generated(n, length, seed)) for n in sorted(sizes)]
     if data is not None and (data / "ucr" / "ECG5000").is_dir():
-        problems.append(("ECG5000", z_scored(load_ucr(data / "ucr", "ECG5000", "TEST")[0])))
+        problems.append(("ECG5000", standardised(load_ucr(data / "ucr", "ECG5000", "TEST").series)))
     steps, done = 3 * len(problems), 0
 
     def step() -> None:
@@ -61,7 +62,7 @@ def measure_pairwise(
 
 
 def _generated(n: int, length: int, seed: int) -> FloatArray:
-    return z_scored(np.random.default_rng(seed).normal(size=(n, length)).cumsum(axis=1))
+    return standardised(np.random.default_rng(seed).normal(size=(n, length)).cumsum(axis=1))
 
 
 def _fast(series: FloatArray, seed: int) -> dict[str, Any]:

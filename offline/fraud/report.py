@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import html
-import io
 from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from offline.bench.peers import peer
-from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.page import axes, picture, table, write_page
 
 Runs = list[dict[str, Any]]
 
@@ -23,21 +20,6 @@ _COLOURS = {
     "gradient_boosting": "#bbbbbb",
 }
 _LABELS = {"gradient_boosting": "gradient boosting (supervised ceiling)", "isolation_forest": "isolation forest"}
-
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>Fraud evaluation: {title}</title>
-<style>
-body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-table {{ border-collapse: collapse; margin: 1rem 0; }}
-th, td {{ padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #ddd; }}
-th:first-child, td:first-child {{ text-align: left; }}
-img {{ max-width: 100%; height: auto; }} .note {{ color: #555; }}
-</style></head><body>
-<h1>Fraud evaluation: {title}</h1>
-{body}
-</body></html>
-"""
 
 
 def write_report(result: dict[str, Any], folder: Path) -> Path:
@@ -54,14 +36,7 @@ def write_report(result: dict[str, Any], folder: Path) -> Path:
         parts += ["<h2>Split by time</h2>", _ranking_table(runs["time"])]
     if runs["paper"]:
         parts += _paper_section(runs["paper"], result.get("sensitivity", []))
-    page = _PAGE.format(title=html.escape(facts["name"]), body="\n".join(parts))
-    path = folder / "report.html"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise StreamCcsdError(f"cannot write the report to {path}: {error.strerror}") from error
-    return path
+    return write_page(folder / "report.html", f"Fraud evaluation: {facts['name']}", parts)
 
 
 def _stream_section(runs: Runs) -> list[str]:
@@ -76,8 +51,8 @@ def _stream_section(runs: Runs) -> list[str]:
         f"<p>By alert budget: {rate:.1f} alerts per 1,000 transactions, "
         f"{mean(b['detected_share'] for b in budget):.0%} of fraud accounts detected, "
         f"{mean(b['immediate_share'] or 0 for b in budget):.0%} of those at their first fraud.</p>",
-        _figure(_draw_curves(first["curves"]), "ROC and precision-recall curves"),
-        _figure(_draw_distribution(first["curves"]["distribution"]), "distribution of the alert score"),
+        picture(_draw_curves(first["curves"]), "ROC and precision-recall curves"),
+        picture(_draw_distribution(first["curves"]["distribution"]), "distribution of the alert score"),
     ]
     if first["example"]:
         alert = first["example"]["alert"]
@@ -87,7 +62,7 @@ def _stream_section(runs: Runs) -> list[str]:
             f"<p>Its score is reached by a share of {alert['tail_rate']:.1e} of normal transactions (calibrated on "
             f"{alert['calibrated_on']:,}, extrapolated beyond). Reasons:</p>",
             f"<ul>{reasons}</ul>",
-            _figure(
+            picture(
                 _draw_example(first["example"]), "timeline of an alerted account and the densities behind its alert"
             ),
         ]
@@ -107,7 +82,7 @@ def _paper_section(runs: Runs, sensitivity: Runs) -> list[str]:
     remains = ", ".join(f"{v:.3f} ({n.replace('_', ' ')})" for n, v in blind.items())
     parts = [
         "<h2>The paper's protocol</h2>",
-        _table(header, rows),
+        table(header, rows),
         f"<p class=note>Splits {_seeds(runs)}. Windows at stride 1 for fraud accounts and 15 for normal ones: the "
         "stride depends on the label, and the account score is a maximum, which more windows raise. "
         f"{'With one stride for all accounts, TEST AUC is ' + remains + '.' if remains else ''}</p>",
@@ -116,7 +91,7 @@ def _paper_section(runs: Runs, sensitivity: Runs) -> list[str]:
         parts += [
             "<h3>Sensitivity</h3>",
             "<p>The paper claims stability in these settings; here they are, one split.</p>",
-            _figure(_draw_sensitivity(sensitivity), "sensitivity to window length, attenuation and boosts"),
+            picture(_draw_sensitivity(sensitivity), "sensitivity to window length, attenuation and boosts"),
         ]
     return parts
 
@@ -136,45 +111,27 @@ def _ranking_table(runs: Runs) -> str:
                 for m in ("auc", "ap"):
                     cells.append(f"{mean(f['test'][m] for f in found):.3f}" if all(found) else "")
             rows.append(cells)
-    return _table(["score", "account AUC", "account AP", "transaction AUC", "transaction AP"], rows)
-
-
-def _table(header: list[str], rows: list[list[str]]) -> str:
-    head = "".join(f"<th>{html.escape(h)}</th>" for h in header)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
-def _axes(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
-    figure = peer("matplotlib.figure").Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots(rows, columns, squeeze=False)
-
-
-def _figure(figure: Any, alternative: str) -> str:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    data = base64.b64encode(buffer.getvalue()).decode()
-    return f'<img alt="{html.escape(alternative)}" src="data:image/png;base64,{data}">'
+    return table(["score", "account AUC", "account AP", "transaction AUC", "transaction AP"], rows)
 
 
 def _draw_curves(curves: dict[str, Any]) -> Any:
-    figure, axes = _axes(2, 2, 11, 9)
+    figure, panels = axes(2, 2, 11, 9)
     for row, level in enumerate(("account", "transaction")):
         for column, (kind, x, y) in enumerate(
             (("roc", "false positive rate", "recall"), ("pr", "recall", "precision"))
         ):
-            ax = axes[row, column]
+            ax = panels[row, column]
             for name, drawn in curves[level].items():
                 ax.plot(*drawn[kind], color=_COLOURS.get(name), label=_LABELS.get(name, name), lw=1.6)
             ax.set(xlabel=x, ylabel=y, title=f"{level}s", xlim=(-0.01, 1.01), ylim=(-0.01, 1.01))
             ax.grid(alpha=0.3)
-    axes[0, 0].legend(loc="lower right", fontsize=9)
+    panels[0, 0].legend(loc="lower right", fontsize=9)
     return figure
 
 
 def _draw_distribution(distribution: dict[str, Any]) -> Any:
-    figure, axes = _axes(1, 1, 11, 4)
-    ax, edges = axes[0, 0], distribution["edges"]
+    figure, panels = axes(1, 1, 11, 4)
+    ax, edges = panels[0, 0], distribution["edges"]
     for name, colour in (("normal", "#2166ac"), ("fraud", "#b2182b")):
         ax.stairs(distribution[name], edges, fill=True, alpha=0.5, color=colour, label=name)
     ax.set(yscale="log", xlabel="alert score: -log(tail rate), nats", ylabel="transactions of TEST accounts")
@@ -183,8 +140,8 @@ def _draw_distribution(distribution: dict[str, Any]) -> Any:
 
 
 def _draw_example(example: dict[str, Any]) -> Any:
-    figure, axes = _axes(2, 2, 11, 6.5)
-    top, scores, density, divergence = axes[0, 0], axes[0, 1], axes[1, 0], axes[1, 1]
+    figure, panels = axes(2, 2, 11, 6.5)
+    top, scores, density, divergence = panels[0, 0], panels[0, 1], panels[1, 0], panels[1, 1]
     at = example["position"]
     fraud = [i for i, f in enumerate(example["fraud"]) if f]
     steps = range(len(example["amount"]))
@@ -210,8 +167,8 @@ def _draw_example(example: dict[str, Any]) -> Any:
 
 def _draw_sensitivity(sensitivity: Runs) -> Any:
     names = list(dict.fromkeys(r["setting"] for r in sensitivity))
-    figure, axes = _axes(1, len(names), 11, 3.6)
-    for ax, name in zip(axes[0], names, strict=True):
+    figure, panels = axes(1, len(names), 11, 3.6)
+    for ax, name in zip(panels[0], names, strict=True):
         rows = [r for r in sensitivity if r["setting"] == name]
         for metric, marker in (("auc", "o-"), ("f1", "s--")):
             ax.plot(
@@ -219,5 +176,5 @@ def _draw_sensitivity(sensitivity: Runs) -> Any:
             )
         ax.set(xlabel=name, ylim=(0.4, 1.0))
         ax.grid(alpha=0.3)
-    axes[0][0].legend(fontsize=8)
+    panels[0][0].legend(fontsize=8)
     return figure

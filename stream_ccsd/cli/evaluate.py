@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any
@@ -10,16 +9,14 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console
 
-from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table, progress_bar
+from stream_ccsd.cli.clustering import clustering
+from stream_ccsd.cli.output import JsonOption, cache_folder, check_target, emit, plain_table, progress_bar
 
 app = typer.Typer(help="Evaluate on labelled data, with the engine's own core.", no_args_is_help=True)
 
+app.command()(clustering)
+
 Runs = list[dict[str, Any]]
-
-
-@app.callback()
-def group() -> None:
-    """Evaluate on labelled data, with the engine's own core."""
 
 
 @app.command()
@@ -78,7 +75,7 @@ def fraud(
             full_table=ablation,
             baselines=baselines,
             sensitivity=report is not None and "paper" in protocols,
-            cache=_cache_folder() if use_cache else None,
+            cache=cache_folder() if use_cache else None,
             progress=start("runs"),
         )
     if report is not None:
@@ -102,10 +99,6 @@ def _schema(columns: str) -> Any:
         raise typer.BadParameter(f"unknown field {', '.join(sorted(unknown))}", param_hint="--columns")
     mapped: dict[str, Any] = {k: None if v == "none" and k in ("category", "id") else v for k, v in pairs.items()}
     return Schema(**mapped)
-
-
-def _cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stream-ccsd"
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:

@@ -36,6 +36,11 @@ TransactionsOption = Annotated[
 Report = Callable[[int, int], None]
 
 
+def cache_folder() -> Path:
+    """Where results that took minutes are kept between runs."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stream-ccsd"
+
+
 def check_target(target: str | None) -> None:
     """Refuse a place for the result that cannot be written before hours of work, not after."""
     if target is None or target == "-":

@@ -10,7 +10,7 @@ from stream_ccsd.divergence.bandwidth import iqr_bandwidth, median_bandwidth, ti
 from stream_ccsd.divergence.estimator import GramTerms, Sample, conditional_divergence, gram_terms
 from stream_ccsd.divergence.fourier import FourierFeatures, TooManyFrequenciesError
 from stream_ccsd.divergence.kernels import OutputKernel
-from stream_ccsd.divergence.pairwise import pairwise_divergence
+from stream_ccsd.divergence.pairwise import PairwiseDivergence, pairwise_divergence
 from stream_ccsd.divergence.spectrum import cut_spectrum, effective_rank
 from stream_ccsd.divergence.weights import condition_weights, pair_weights
 
@@ -18,6 +18,7 @@ __all__ = [
     "FourierFeatures",
     "GramTerms",
     "OutputKernel",
+    "PairwiseDivergence",
     "Sample",
     "TooManyFrequenciesError",
     "condition_weights",

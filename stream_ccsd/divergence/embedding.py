@@ -40,18 +40,53 @@ class Embedding:
     make: Callable[[list[SeriesTable]], Iterator[Block]]
 
 
-def shared_weights_embedding(
-    features: FourierFeatures, length: int, tau: float, weighting: Weighting, series: int, tolerance: float
-) -> Embedding:
+@dataclass(frozen=True, eq=False)
+class WeightSpectrum:
+    """Eigenvalues and eigenvectors of the pair weights on a common time grid: one a time bandwidth."""
+
+    values: FloatArray
+    vectors: FloatArray
+
+    @classmethod
+    def of(cls, length: int, tau: float, weighting: Weighting) -> WeightSpectrum:
+        """For the times ``0 .. length - 1``."""
+        times = np.arange(length, dtype=float)[:, None]
+        return cls(*np.linalg.eigh(pair_weights(times, times, tau, weighting, times)))
+
+
+class Waves:
+    """Cosines and sines of tables of series; kept for the next time bandwidth where memory allows."""
+
+    def __init__(self, features: FourierFeatures, tables: list[SeriesTable], keep: bool) -> None:
+        self.features = features
+        numbers = 2 * len(features.weight) * sum(t.values.shape[0] * t.values.shape[1] for t in tables)
+        self._keep = keep and _FLOAT_BYTES * numbers <= PAIRWISE_BLOCK_BYTES
+        self._kept: dict[tuple[int, int], FloatArray] = {}
+
+    def rows(self, table: SeriesTable, part: slice, first: int, last: int) -> FloatArray:
+        """Waves ``(2, rows, last - first, T)`` of some series at the frequencies from ``first`` to ``last``."""
+        if not self._keep:
+            return self.features.waves(table.values[part], first, last)
+        place = id(table), part.start
+        if place not in self._kept:
+            self._kept[place] = self.features.waves(table.values[part], 0, len(self.features.weight))
+        return self._kept[place][:, :, first:last]
+
+    def rows_at_once(self, length: int) -> int:
+        """How many series to handle at once; does not depend on the time bandwidth."""
+        return max(1, PAIRWISE_BLOCK_BYTES // (16 * _FLOAT_BYTES * length * len(self.features.weight)))
+
+
+def shared_weights_embedding(waves: Waves, spectrum: WeightSpectrum, series: int, tolerance: float) -> Embedding:
     """For complete series: the pair weights are one matrix, whose eigenvectors compress the time axis.
 
     Products of an eigenvalue and a feature weight are left out from the smallest up, as long as no Gram term can
     change by more than ``tolerance``. One-sided weights can have negative eigenvalues; those columns are kept
     apart and subtracted.
     """
-    times = np.arange(length, dtype=float)[:, None]
-    eigenvalues, vectors = np.linalg.eigh(pair_weights(times, times, tau, weighting, times))
-    strength = np.abs(eigenvalues)[None, :] * features.weight[:, None]
+    eigenvalues, vectors = spectrum.values, spectrum.vectors
+    length = len(eigenvalues)
+    strength = np.abs(eigenvalues)[None, :] * waves.features.weight[:, None]
     # A product of strength s adds at most s * length to a Gram term.
     kept = kept_components(strength, tolerance / (length * strength.sum()))
     used = kept.any(axis=0)
@@ -61,7 +96,7 @@ def shared_weights_embedding(
 
     def make(tables: list[SeriesTable]) -> Iterator[Block]:
         for first, last in ranges:
-            embedded = [_project(features, basis, table, first, last) for table in tables]
+            embedded = [_project(waves, basis, table, first, last) for table in tables]
             for sign in (1.0, -1.0):
                 if embedded[0][sign].shape[1]:
                     yield Block(sign, [e[sign] for e in embedded], None)
@@ -70,10 +105,9 @@ def shared_weights_embedding(
 
 
 def own_weights_embedding(
-    features: FourierFeatures, length: int, tau: float, weighting: Weighting, series: int, tolerance: float
+    features: FourierFeatures, length: int, tau: float, weighting: Weighting, series: int
 ) -> Embedding:
     """For series with missing values: each has weights of its own, so the time axis stays as it is."""
-    del tolerance  # nothing is left out here
     times = np.arange(length, dtype=float)[:, None]
     step = int(np.clip(PAIRWISE_BLOCK_BYTES // (2 * _FLOAT_BYTES * features.size * max(1, series)), 1, length))
     ranges = [(first, min(first + step, length)) for first in range(0, length, step)]
@@ -97,20 +131,18 @@ class _Basis:
     sign: FloatArray  # (r,)
 
 
-def _project(
-    features: FourierFeatures, basis: _Basis, table: SeriesTable, first: int, last: int
-) -> dict[float, FloatArray]:
+def _project(waves: Waves, basis: _Basis, table: SeriesTable, first: int, last: int) -> dict[float, FloatArray]:
     """Waves of every series along the eigenvectors: the kept columns, by the sign they count with."""
     n, length, _ = table.values.shape
     columns = {s: np.flatnonzero(basis.kept[first:last] & (basis.sign == s)) for s in (1.0, -1.0)}
     root = basis.root[first:last].ravel()
     out = {s: np.empty((n, 2 * len(c))) for s, c in columns.items()}
-    rows = max(1, PAIRWISE_BLOCK_BYTES // (16 * _FLOAT_BYTES * length * (last - first)))
+    rows = waves.rows_at_once(length)
 
     def work(start: int) -> None:
         part = slice(start, start + rows)
-        waves = features.waves(table.values[part], first, last)
-        turned = (waves.reshape(-1, length) @ basis.vectors).reshape(2, waves.shape[1], -1)
+        straight = waves.rows(table, part, first, last)
+        turned = (straight.reshape(-1, length) @ basis.vectors).reshape(2, straight.shape[1], -1)
         for s, column in columns.items():
             for half in range(2):
                 target = out[s][part, half * len(column) : (half + 1) * len(column)]

@@ -9,7 +9,13 @@ from numpy.typing import ArrayLike
 from scipy.linalg.blas import dgemm, dsyr2k, dsyrk
 
 from stream_ccsd.divergence.direct import DirectForm, Progress
-from stream_ccsd.divergence.embedding import Embedding, own_weights_embedding, shared_weights_embedding
+from stream_ccsd.divergence.embedding import (
+    Embedding,
+    Waves,
+    WeightSpectrum,
+    own_weights_embedding,
+    shared_weights_embedding,
+)
 from stream_ccsd.divergence.estimator import check_ridge, median_ridge
 from stream_ccsd.divergence.fourier import FourierFeatures, TooManyFrequenciesError
 from stream_ccsd.divergence.kernels import OutputKernel, check_bandwidth
@@ -78,30 +84,79 @@ def pairwise_divergence(
            [0.002 , 0.    , 0.3391],
            [0.3722, 0.3391, 0.    ]])
     """
-    check_bandwidth("tau", tau)
-    if not (np.isfinite(tolerance) and tolerance > 0):
-        raise ValueError(f"tolerance must be positive, got {tolerance!r}")
-    if ridge is not None:
-        check_ridge(ridge)
-    tables = _tables(series, other)
-    sigmas = OutputKernel(sigma=sigma).sigmas(tables[0].dimensions)
-    direct = DirectForm(tables, tau, sigmas, weighting)
-    gram_error = max(MACHINE_EPSILON / 2, tolerance * _SMALLEST_TERM / 4)
-    try:
-        features = _features(tables, sigmas, gram_error)
-    except TooManyFrequenciesError:
-        log_self = [direct.log_self_terms(which) for which in range(len(tables))]
-        e = median_ridge(log_self[0]) if ridge is None else ridge
-        log_gram = np.logaddexp(direct.log_matrix(progress), _log(e))
-    else:
-        make = shared_weights_embedding if all(t.complete for t in tables) else own_weights_embedding
-        embedding = make(features, tables[0].length, tau, weighting, sum(len(t) for t in tables), gram_error)
-        smallest = max(_SMALLEST_TERM, 64 * MACHINE_EPSILON / tolerance)
-        gram, self_terms = _gram_matrix(embedding, tables, progress)
-        log_self = [_log_self_terms(terms, direct, k, smallest) for k, terms in enumerate(self_terms)]
-        e = median_ridge(log_self[0]) if ridge is None else ridge
-        log_gram = _log_gram(gram, direct, e, smallest)
-    return _divergences(log_gram, log_self, e, weighting)
+    grid = PairwiseDivergence(series, other, weighting=weighting, ridge=ridge, tolerance=tolerance, keep=False)
+    return grid.at(tau, sigma, progress)
+
+
+class PairwiseDivergence:
+    """All pairs of the same series at many bandwidths; arguments as in :func:`pairwise_divergence`.
+
+    The weights of each ``tau`` are decomposed once, and the features of the last ``sigma`` are kept where memory
+    allows: loop over ``sigma`` outside and ``tau`` inside.
+
+    >>> t = np.linspace(0, 6, 60)
+    >>> grid = PairwiseDivergence([np.sin(t), np.cos(t)])
+    >>> [round(float(grid.at(tau, sigma)[0, 1]), 3) for sigma in (0.5, 1.0) for tau in (2.0, 8.0)]
+    [1.04, 0.407, 0.404, 0.203]
+    """
+
+    def __init__(
+        self,
+        series: ArrayLike | Sequence[ArrayLike],
+        other: ArrayLike | Sequence[ArrayLike] | None = None,
+        *,
+        weighting: Weighting = "two-sided",
+        ridge: float | None = None,
+        tolerance: float = PAIRWISE_TOLERANCE,
+        keep: bool = True,
+    ) -> None:
+        if not (np.isfinite(tolerance) and tolerance > 0):
+            raise ValueError(f"tolerance must be positive, got {tolerance!r}")
+        if ridge is not None:
+            check_ridge(ridge)
+        self.tables = _tables(series, other)
+        self.weighting, self.ridge, self.tolerance = weighting, ridge, tolerance
+        self._keep = keep
+        self._spectra: dict[float, WeightSpectrum] = {}
+        self._waves: tuple[bytes, Waves] | None = None
+
+    def at(self, tau: float, sigma: float | Sequence[float] = 1.0, progress: Progress | None = None) -> FloatArray:
+        """The matrix of divergences at these bandwidths."""
+        check_bandwidth("tau", tau)
+        tables, tolerance = self.tables, self.tolerance
+        sigmas = OutputKernel(sigma=sigma).sigmas(tables[0].dimensions)
+        direct = DirectForm(tables, tau, sigmas, self.weighting)
+        gram_error = max(MACHINE_EPSILON / 2, tolerance * _SMALLEST_TERM / 4)
+        try:
+            waves = self._waves_of(sigmas, gram_error)
+        except TooManyFrequenciesError:
+            log_self = [direct.log_self_terms(which) for which in range(len(tables))]
+            e = median_ridge(log_self[0]) if self.ridge is None else self.ridge
+            log_gram = np.logaddexp(direct.log_matrix(progress), _log(e))
+        else:
+            embedding = self._embedding(waves, tau, gram_error)
+            smallest = max(_SMALLEST_TERM, 64 * MACHINE_EPSILON / tolerance)
+            gram, self_terms = _gram_matrix(embedding, tables, progress)
+            log_self = [_log_self_terms(terms, direct, k, smallest) for k, terms in enumerate(self_terms)]
+            e = median_ridge(log_self[0]) if self.ridge is None else self.ridge
+            log_gram = _log_gram(gram, direct, e, smallest)
+        return _divergences(log_gram, log_self, e, self.weighting)
+
+    def _waves_of(self, sigmas: FloatArray, tolerance: float) -> Waves:
+        key = sigmas.tobytes()
+        if self._waves is None or self._waves[0] != key:
+            self._waves = None  # frees the last ones before the next are made
+            self._waves = key, Waves(_features(self.tables, sigmas, tolerance), self.tables, self._keep)
+        return self._waves[1]
+
+    def _embedding(self, waves: Waves, tau: float, tolerance: float) -> Embedding:
+        length, series = self.tables[0].length, sum(len(t) for t in self.tables)
+        if not all(t.complete for t in self.tables):
+            return own_weights_embedding(waves.features, length, tau, self.weighting, series)
+        spectrum = self._spectra.get(tau) or WeightSpectrum.of(length, tau, self.weighting)
+        if self._keep:
+            self._spectra[tau] = spectrum
+        return shared_weights_embedding(waves, spectrum, series, tolerance)
 
 
 def _tables(

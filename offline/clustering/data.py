@@ -1,0 +1,98 @@
+"""Data sets to cluster: from the archive, or the Cylinder-Bell-Funnel problem made on the spot."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from offline.ucr import Labelled, Part, load_ucr
+from stream_ccsd.clustering.outputs import standardised
+from stream_ccsd.errors import StreamCcsdError
+
+PAPER_DATASETS = ("DiatomSizeReduction", "FaceAll", "Coffee", "ECG5000")
+PAPER_CAP = 500
+_PAPER_CAPPED = ("FaceAll", "ECG5000")
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A training part to choose settings on and a test part to be judged by, every series standardised."""
+
+    name: str
+    train: Labelled
+    test: Labelled
+
+    @property
+    def classes(self) -> int:
+        """Number of clusters asked for: the classes of the training part."""
+        return len(np.unique(self.train.labels))
+
+    def capped(self, limit: int | None) -> Dataset:
+        """At most ``limit`` series a part, classes in proportion: scikit-learn's split with seed 42."""
+        return Dataset(self.name, _capped(self.train, limit), _capped(self.test, limit))
+
+    def paper_capped(self) -> Dataset:
+        """The paper's two capped sets, capped; others as they are."""
+        return self.capped(PAPER_CAP if self.name in _PAPER_CAPPED else None)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of everything in it, for caches."""
+        digest = hashlib.sha256()
+        for part in (self.train, self.test):
+            digest.update(np.ascontiguousarray(part.series).tobytes())
+            digest.update("\n".join(part.labels.astype(str)).encode())
+        return digest.hexdigest()[:16]
+
+
+def load_dataset(root: Path, name: str) -> Dataset:
+    """Both parts from the archive, each series standardised by itself."""
+    return Dataset(name, *(_standardised(load_ucr(root, name, part)) for part in _PARTS))
+
+
+_PARTS: tuple[Part, Part] = ("TRAIN", "TEST")
+
+
+def cylinder_bell_funnel(
+    train: int = 30, test: int = 300, length: int = 128, seed: int = 0, name: str = "CBF (generated)"
+) -> Dataset:
+    """Saito's problem: a plateau, a rise or a fall, at a random time for a random while, in unit noise.
+
+    >>> made = cylinder_bell_funnel(train=6, test=9)
+    >>> made.classes, made.test.series.shape
+    (3, (9, 128))
+    """
+    rng = np.random.default_rng(seed)
+    parts = []
+    for size in (train, test):
+        kinds = np.arange(size) % 3
+        t = np.arange(length)[None, :]
+        begin = rng.integers(length // 8, length // 4, size=(size, 1))
+        end = begin + rng.integers(length // 4, 3 * length // 4, size=(size, 1))
+        inside = ((t >= begin) & (t <= end)).astype(float)
+        rise = np.clip((t - begin) / (end - begin), 0.0, 1.0)
+        shape = np.choose(kinds[:, None], [np.ones_like(rise), rise, 1.0 - rise])
+        height = 6.0 + rng.normal(size=(size, 1))
+        series = height * inside * shape + rng.normal(size=(size, length))
+        labels = np.array(["cylinder", "bell", "funnel"])[kinds]
+        parts.append(_standardised(Labelled(series, labels)))
+    return Dataset(name, *parts)
+
+
+def _standardised(part: Labelled) -> Labelled:
+    return Labelled(standardised(part.series), part.labels)
+
+
+def _capped(part: Labelled, limit: int | None) -> Labelled:
+    if limit is None or len(part) <= limit:
+        return part
+    from sklearn.model_selection import train_test_split  # noqa: PLC0415  (slow to import, often not needed)
+
+    try:
+        kept, _ = train_test_split(range(len(part)), train_size=limit, stratify=part.labels, random_state=42)
+    except ValueError as error:
+        raise StreamCcsdError(f"cannot take {limit} series with classes in proportion: {error}") from error
+    return Labelled(part.series[kept], part.labels[kept])

@@ -1,0 +1,131 @@
+"""Distances with their grids: C-CSD on value, slope or both, and Euclid, DTW and MSM beside it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from stream_ccsd.clustering.bandwidths import MULTIPLES, Bandwidths, DivergenceMatrices, bandwidth_grid
+from stream_ccsd.clustering.outputs import Output, slope
+from stream_ccsd.divergence.weights import Weighting
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.numeric import FloatArray
+
+Distance = Literal["ccsd", "dtw", "msm", "ed"]
+DISTANCES: tuple[Distance, ...] = ("ccsd", "dtw", "msm", "ed")
+
+# Sakoe-Chiba windows of the paper, |i - j| <= w; None is no window.
+WINDOWS = (None, 5, 10, 20, 30)
+# What a split or merge costs; the range of MSM's authors.
+MSM_COSTS = (0.01, 0.1, 1.0, 10.0, 100.0)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A distance, what of the series it compares, and its parameters."""
+
+    distance: Distance
+    output: Output = "value"
+    weights: Weighting | None = None
+    bandwidths: Bandwidths | None = None
+    window: int | None = None
+    cost: float | None = None
+
+    def described(self) -> dict[str, Any]:
+        """For people and JSON: what applies to this distance."""
+        found: dict[str, Any] = {"distance": self.distance, "output": self.output}
+        if self.bandwidths is not None:
+            b = self.bandwidths
+            found |= {"weights": self.weights, "tau": b.tau, "sigma": b.slope_sigma if b.sigma is None else b.sigma}
+            if b.sigma is not None and b.slope_sigma is not None:
+                found["slope_sigma"] = b.slope_sigma
+        if self.distance == "dtw":
+            found["window"] = self.window
+        if self.distance == "msm":
+            found["cost"] = self.cost
+        return found
+
+
+def grid(
+    distance: Distance,
+    train: FloatArray,
+    outputs: Sequence[Output],
+    weights: Weighting,
+    multiples: Sequence[float] = MULTIPLES,
+) -> list[Setting]:
+    """All settings to choose among, from the training series alone. A baseline compares value or slope, not both."""
+    if distance == "ccsd":
+        return [Setting("ccsd", b.output, weights, b) for b in bandwidth_grid(train, outputs, multiples=multiples)]
+    alone = [output for output in outputs if output in ("value", "slope")]
+    if distance == "dtw":
+        return [Setting("dtw", output, window=w) for output in alone for w in WINDOWS]
+    if distance == "msm":
+        return [Setting("msm", output, cost=c) for output in alone for c in MSM_COSTS]
+    return [Setting("ed", output) for output in alone]
+
+
+def matrices(settings: Sequence[Setting], series: FloatArray) -> Iterator[tuple[Setting, FloatArray]]:
+    """Each setting with its distance matrix of these series."""
+    divergence: dict[Weighting, DivergenceMatrices] = {}
+    for setting in settings:
+        if setting.bandwidths is not None and setting.weights is not None:
+            if setting.weights not in divergence:
+                divergence[setting.weights] = DivergenceMatrices(series, weighting=setting.weights)
+            yield setting, divergence[setting.weights].at(setting.bandwidths)
+        else:
+            compared = slope(series) if setting.output == "slope" else series
+            yield setting, _BASELINES[setting.distance](compared, setting)
+
+
+def _euclidean(series: FloatArray, setting: Setting) -> FloatArray:
+    """Over the times both series have, scaled up to the whole length."""
+    del setting
+    seen = ~np.isnan(series)
+    values, count = np.where(seen, series, 0.0), seen.astype(float)
+    squares = (values**2) @ count.T
+    total = squares + squares.T - 2 * values @ values.T
+    shared = count @ count.T
+    if not shared.all():
+        raise StreamCcsdError("the Euclidean distance needs series that have times in common")
+    distances = np.sqrt(np.maximum(total, 0.0) * series.shape[1] / shared)
+    np.fill_diagonal(distances, 0.0)
+    return np.maximum(distances, distances.T)
+
+
+def _dtw(series: FloatArray, setting: Setting) -> FloatArray:
+    from dtaidistance import dtw  # noqa: PLC0415  (an extra, needed here only)
+
+    # dtaidistance counts the diagonal as part of the window. Missing values are skipped, as time gaps are in DTW.
+    window = None if setting.window is None else setting.window + 1
+    rows = _rows(series)
+    if len({len(row) for row in rows}) == 1:
+        rows = np.ascontiguousarray(rows)  # type: ignore[assignment]
+    found = dtw.distance_matrix_fast(rows, window=window, parallel=True, compact=False)
+    found = np.where(np.isfinite(found), found, 0.0)
+    return np.maximum(found, found.T)
+
+
+def _msm(series: FloatArray, setting: Setting) -> FloatArray:
+    from aeon.distances import msm_pairwise_distance  # noqa: PLC0415  (an extra, slow to import)
+
+    rows = _rows(series)
+    equal = len({len(row) for row in rows}) == 1
+    collection = np.array(rows)[:, None, :] if equal else [row[None, :] for row in rows]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numba's notes on aeon's loop counters
+        return np.asarray(msm_pairwise_distance(collection, c=setting.cost, n_jobs=-1))
+
+
+def _rows(series: FloatArray) -> list[FloatArray]:
+    return [row[~np.isnan(row)] for row in series]
+
+
+_BASELINES: dict[Distance, Callable[[FloatArray, Setting], FloatArray]] = {
+    "ed": _euclidean,
+    "dtw": _dtw,
+    "msm": _msm,
+}

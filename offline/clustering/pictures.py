@@ -1,0 +1,76 @@
+"""What the report draws of a data set: a map of its test series, and how much the bandwidths matter."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from offline.clustering.data import Dataset
+from offline.clustering.distances import Setting, matrices
+from offline.clustering.metrics import mutual_information
+from offline.clustering.protocols import Choice, cluster
+from stream_ccsd.clustering.bandwidths import MULTIPLES, TAUS, Bandwidths
+from stream_ccsd.numeric import AnyArray, FloatArray
+
+# More points than this only blacken a map.
+_MOST_POINTS = 600
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """Places of some test series on a plane, their classes and clusters; TEST NMI along tau and along sigma."""
+
+    dataset: str
+    setting: Setting
+    places: FloatArray
+    classes: AnyArray
+    clusters: AnyArray
+    by_tau: list[tuple[float, float]]
+    by_sigma: list[tuple[float, float]]  # multiples of the chosen sigma
+
+
+def picture_of(dataset: Dataset, choice: Choice) -> Picture:
+    """Of the chosen setting of the divergence, on a sample of TEST where that is large."""
+    setting = choice.trial.setting
+    rng = np.random.default_rng(0)
+    rows = np.sort(rng.permutation(len(dataset.test))[:_MOST_POINTS])
+    series, labels = dataset.test.series[rows], dataset.test.labels[rows]
+
+    def clusters(distances: FloatArray) -> AnyArray:
+        return cluster(distances, min(dataset.classes, len(rows)), choice.method, starts=choice.starts).labels
+
+    chosen = next(matrices([setting], series))[1]
+    by_tau = [_with(setting, tau=tau) for tau in TAUS]
+    by_sigma = [_with(setting, factor=m) for m in MULTIPLES]
+    scores = [mutual_information(labels, clusters(d)) for _, d in matrices([*by_tau, *by_sigma], series)]
+    return Picture(
+        dataset.name,
+        setting,
+        classical_scaling(chosen),
+        labels,
+        clusters(chosen),
+        list(zip(TAUS, scores[: len(TAUS)], strict=True)),
+        list(zip(MULTIPLES, scores[len(TAUS) :], strict=True)),
+    )
+
+
+def classical_scaling(distances: FloatArray) -> FloatArray:
+    """Places ``(n, 2)`` whose distances are near those given: the two leading axes of the doubly centred squares.
+
+    >>> points = np.array([0.0, 3.0, 4.0])
+    >>> places = classical_scaling(abs(points[:, None] - points))
+    >>> np.allclose(abs(places[:, 0] - places[0, 0]), points)
+    True
+    """
+    squares = np.maximum(distances, 0.0) ** 2
+    centred = squares - squares.mean(axis=0) - squares.mean(axis=1, keepdims=True) + squares.mean()
+    values, vectors = np.linalg.eigh(-centred / 2)
+    return vectors[:, ::-1][:, :2] * np.sqrt(np.maximum(values[::-1][:2], 0.0))
+
+
+def _with(setting: Setting, tau: float | None = None, factor: float = 1.0) -> Setting:
+    old = setting.bandwidths
+    assert old is not None
+    sigma, slope_sigma = (None if s is None else s * factor for s in (old.sigma, old.slope_sigma))
+    return replace(setting, bandwidths=Bandwidths(old.output, tau or old.tau, sigma, slope_sigma))

@@ -1,0 +1,114 @@
+"""The clustering evaluation as one page: the table, a map of every data set, the sensitivity to both bandwidths."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from offline.clustering.evaluate import method_name
+from offline.clustering.pictures import Picture
+from offline.clustering.protocols import Run
+from stream_ccsd.numeric import AnyArray
+from stream_ccsd.page import BLUE, RED, axes, picture, table, write_page
+
+
+def write_report(result: dict[str, Any], pictures: Sequence[Picture], folder: Path) -> Path:
+    """Write ``report.html`` into the folder; returns its path."""
+    runs = result["runs"]
+    parts = [
+        f"<p>Protocol: {runs[0]['protocol']}. k-medoids with as many clusters as classes; settings chosen on TRAIN "
+        "(label-free: without its labels), figures on TEST, mean and deviation over five seeds.</p>"
+    ]
+    if result.get("comparison"):
+        parts += _comparison_section(result["comparison"])
+    header = ["data set", "distance", "method", "choice", "setting", "NMI", "±", "ARI", "accuracy", "series", "s"]
+    parts += ["<h2>All rows</h2>", table(header, [_cells(r) for r in runs])]
+    if runs[0]["cap"]:
+        parts.append(f"<p class=note>At most {runs[0]['cap']:,} series a part, classes in proportion.</p>")
+    parts.append("<h2>Maps and sensitivity</h2>")
+    parts.append(
+        "<p>Classical scaling of the chosen divergence between test series (at most 600 shown), coloured by class and "
+        "by cluster; TEST NMI when one bandwidth moves away from the chosen one (grey line).</p>"
+    )
+    for shown in pictures:
+        parts += [f"<h3>{html.escape(shown.dataset)}</h3>", picture(_draw(shown), f"map of {shown.dataset}")]
+    return write_page(folder / "report.html", "Clustering with the divergence", parts)
+
+
+def setting_text(run: Run) -> str:
+    """The parameters of a row in a few characters."""
+    if run["distance"] == "ccsd":
+        sigmas = "/".join(f"{run[s]:.3g}" for s in ("sigma", "slope_sigma") if s in run)
+        return f"{run['output']}, τ {run['tau']:g}, σ {sigmas}"
+    if run["distance"] == "dtw":
+        return f"{run['output']}, w {'all' if run['window'] is None else run['window']}"
+    return f"{run['output']}, c {run['cost']:g}" if run["distance"] == "msm" else str(run["output"])
+
+
+def _comparison_section(compared: dict[str, Any]) -> list[str]:
+    rows = []
+    against = {a["method"]: a for a in compared["against"]}
+    for name, value in sorted(compared["mean_nmi"].items(), key=lambda item: -item[1]):
+        a = against.get(name)
+        beside = [f"{a['wins']} / {a['ties']} / {a['losses']}", f"{a['wilcoxon_p']:.3f}"] if a else ["", ""]
+        rows.append([name, f"{value:.3f}", f"{compared['mean_rank'][name]:.2f}", *beside])
+    header = ["method", "mean NMI", "mean rank", "ccsd wins / ties / loses", "Wilcoxon p"]
+    note = ""
+    if "critical_difference" in compared:
+        note = (
+            f" Friedman p {compared['friedman_p']:.1e}; mean ranks further apart than "
+            f"{compared['critical_difference']:.2f} differ (Nemenyi, 5 %)."
+        )
+    return [
+        "<h2>Distances compared</h2>",
+        table(header, rows),
+        f"<p class=note>{compared['datasets']} data sets. A name without an output chose it on TRAIN.{note}</p>",
+    ]
+
+
+def _cells(run: Run) -> list[str]:
+    return [
+        run["dataset"],
+        method_name(run) + (f", {run['weights']}" if run.get("weights") else ""),
+        run["method"],
+        run["selection"],
+        setting_text(run),
+        f"{run['nmi_mean']:.4f}",
+        f"{run['nmi_std']:.4f}",
+        f"{run['ari_mean']:.3f}",
+        f"{run['accuracy_mean']:.3f}",
+        f"{run['test_series']:,}",
+        f"{run['seconds']:.2f}",
+    ]
+
+
+def _draw(shown: Picture) -> Any:
+    figure, panels = axes(1, 4, 14, 3.4)
+    for ax, groups, title in zip(panels[0], (shown.classes, shown.clusters), ("by class", "by cluster"), strict=False):
+        _scatter(ax, shown.places, groups)
+        ax.set(title=title, xticks=[], yticks=[])
+    bandwidths = shown.setting.bandwidths
+    assert bandwidths is not None
+    for ax, curve, colour, label, chosen in (
+        (panels[0, 2], shown.by_tau, RED, "τ (≤ 1: share of the length)", bandwidths.tau),
+        (panels[0, 3], shown.by_sigma, BLUE, "σ / chosen σ", 1.0),
+    ):
+        ax.plot(range(len(curve)), [score for _, score in curve], "o-", color=colour)
+        ax.set_xticks(range(len(curve)), [f"{value:g}" for value, _ in curve], fontsize=7)
+        values = [value for value, _ in curve]
+        if chosen in values:
+            ax.axvline(values.index(chosen), color="#999999", lw=1)
+        ax.set(xlabel=label, ylabel="TEST NMI", ylim=(-0.03, 1.03))
+        ax.grid(alpha=0.3)
+    figure.suptitle(f"{shown.setting.output}, τ {bandwidths.tau:g}", fontsize=9)
+    return figure
+
+
+def _scatter(ax: Any, places: AnyArray, groups: AnyArray) -> None:
+    for number, group in enumerate(np.unique(groups)):
+        here = groups == group
+        ax.scatter(*places[here].T, s=9, alpha=0.7, color=f"C{number % 10}", marker="os^D"[number // 10 % 4])

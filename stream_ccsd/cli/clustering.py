@@ -1,0 +1,153 @@
+"""``stream-ccsd evaluate clustering``: the paper's Table 1, and the same without its cap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, get_args
+
+import typer
+from rich.console import Console
+
+from stream_ccsd.cli.output import JsonOption, cache_folder, check_target, emit, plain_table, progress_bar
+from stream_ccsd.errors import StreamCcsdError
+
+
+def clustering(
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="DIR",
+            help="Folder of data sets in the UCR archive's layout (Name/Name_TRAIN.tsv, .ts or .txt), or one with ucr/ "
+            "in it; by default the Cylinder-Bell-Funnel problem is made on the spot.",
+        ),
+    ] = None,
+    datasets: Annotated[
+        str | None, typer.Option(help="Names, comma-separated, or all. [default: paper: its four; full: all]")
+    ] = None,
+    protocol: Annotated[str, typer.Option(help="paper (Table 1) or full (no cap, slopes too, FasterPAM).")] = "full",
+    distances: Annotated[
+        str, typer.Option(help="Of ccsd, dtw, msm, ed. DTW and MSM take minutes on thousands of series.")
+    ] = "ccsd,ed",
+    weights: Annotated[str, typer.Option(help="one-sided, two-sided, or both, comma-separated.")] = "one-sided",
+    outputs: Annotated[
+        str, typer.Option(help="With full, what is compared: of value, slope, both (added), vector (slow).")
+    ] = "value,slope,both",
+    cap: Annotated[
+        int | None, typer.Option(min=2, help="Take at most so many series a part, classes in proportion.")
+    ] = None,
+    published: Annotated[bool, typer.Option(help="With paper: use Table 1's tau and sigma, choose nothing.")] = False,
+    tau: Annotated[float | None, typer.Option(help="Use this tau (up to 1: a share of length), with --sigma.")] = None,
+    sigma: Annotated[float | None, typer.Option(help="Use this sigma on values, with --tau.")] = None,
+    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write report.html with maps to DIR.")] = None,
+    use_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep and reuse DTW and MSM matrices.")] = True,
+    json_target: JsonOption = None,
+) -> None:
+    """Cluster labelled series by C-CSD and other distances; settings are chosen on TRAIN, judged on TEST."""
+    from offline.clustering.distances import DISTANCES
+    from offline.clustering.evaluate import Wanted, evaluate_clustering
+    from stream_ccsd.clustering.outputs import Output
+    from stream_ccsd.divergence.weights import Weighting
+
+    if protocol not in ("paper", "full"):
+        raise typer.BadParameter(f"expected paper or full, got {protocol!r}", param_hint="--protocol")
+    if (tau is None) != (sigma is None):
+        raise typer.BadParameter("give --tau and --sigma together", param_hint="--tau")
+    wanted = Wanted(
+        protocol,  # type: ignore[arg-type]
+        _names(distances, DISTANCES, "--distances"),
+        _names(weights, get_args(Weighting), "--weights"),
+        _names(outputs, get_args(Output), "--outputs"),
+        cap,
+        published,
+        None if tau is None or sigma is None else (tau, sigma),
+    )
+    check_target(json_target)
+    pictures: list[Any] | None = None if report is None else []
+    with progress_bar() as start:
+        sources = _sources(data, datasets, protocol)
+        result = evaluate_clustering(
+            sources, wanted, cache_folder() if use_cache else None, start("data sets and distances"), pictures
+        )
+    if report is not None and pictures is not None:
+        from offline.clustering.report import write_report
+
+        typer.echo(f"report: {write_report(result, pictures, report)}", err=True)
+    emit(result, json_target, _show)
+
+
+def _names(given: str, known: Any, option: str) -> tuple[Any, ...]:
+    names = tuple(dict.fromkeys(name.strip() for name in given.split(",")))
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise typer.BadParameter(f"expected some of {', '.join(known)}, got {unknown[0]!r}", param_hint=option)
+    return names
+
+
+def _sources(data: Path | None, datasets: str | None, protocol: str) -> list[Callable[[], Any]]:
+    from offline.clustering.data import PAPER_DATASETS, cylinder_bell_funnel, load_dataset
+    from offline.ucr import dataset_names
+
+    if data is None:
+        if datasets is not None:
+            raise StreamCcsdError("--datasets needs --data: the folder that holds them")
+        return [cylinder_bell_funnel]
+    root = data / "ucr" if (data / "ucr").is_dir() else data
+    found = dataset_names(root)
+    if not found:
+        raise StreamCcsdError(f"no data sets in {root}: expected folders like Coffee/ with Coffee_TRAIN.tsv in it")
+    if datasets is None:
+        paper = [name for name in PAPER_DATASETS if name in found]
+        names = (paper or found) if protocol == "paper" else found
+    elif datasets == "all":
+        names = found
+    else:
+        names = [name.strip() for name in datasets.split(",")]
+        unknown = [name for name in names if name not in found]
+        if unknown:
+            raise StreamCcsdError(f"no data set {unknown[0]!r} in {root}; there are {', '.join(found)}")
+    return [partial(load_dataset, root, name) for name in names]
+
+
+def _show(console: Console, result: dict[str, Any]) -> None:
+    from offline.clustering.evaluate import method_name
+    from offline.clustering.report import setting_text
+
+    runs = result["runs"]
+    cap = f", at most {runs[0]['cap']:,} series a part" if runs[0]["cap"] else ""
+    table = plain_table(f"{runs[0]['protocol']} protocol{cap}; chosen on TRAIN, NMI on TEST, mean of five seeds")
+    for column in ("data set", "distance", "setting", "NMI", "±", "ARI", "seconds"):
+        table.add_column(column, justify="left" if column in ("data set", "distance", "setting") else "right")
+    last = None
+    for run in runs:
+        name = method_name(run)
+        if run["protocol"] == "paper":
+            name = f"{run['distance']} {run.get('weights') or ''} {run['method']}".replace("  ", " ")
+        table.add_row(
+            "" if run["dataset"] == last else run["dataset"],
+            name,
+            setting_text(run),
+            f"{run['nmi_mean']:.4f}",
+            f"{run['nmi_std']:.4f}",
+            f"{run['ari_mean']:.3f}",
+            f"{run['seconds']:.2f}",
+        )
+        last = run["dataset"]
+    console.print(table)
+    if result.get("comparison"):
+        console.print()
+        console.print(_comparison_table(result["comparison"]))
+
+
+def _comparison_table(compared: dict[str, Any]) -> Any:
+    table = plain_table(f"over {compared['datasets']} data sets; a name without an output chose it on TRAIN")
+    for column in ("distance", "mean NMI", "mean rank", "ccsd wins/ties/loses", "Wilcoxon p"):
+        table.add_column(column, justify="left" if column == "distance" else "right")
+    against = {a["method"]: a for a in compared["against"]}
+    for name, value in sorted(compared["mean_nmi"].items(), key=lambda item: -item[1]):
+        a = against.get(name)
+        beside = [f"{a['wins']}/{a['ties']}/{a['losses']}", f"{a['wilcoxon_p']:.3f}"] if a else ["", ""]
+        table.add_row(name, f"{value:.3f}", f"{compared['mean_rank'][name]:.2f}", *beside)
+    return table

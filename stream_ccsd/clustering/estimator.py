@@ -1,0 +1,174 @@
+"""Clustering of series behind scikit-learn's interface."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from stream_ccsd.clustering.bandwidths import TAUS, Bandwidths, DivergenceMatrices, bandwidth_grid
+from stream_ccsd.clustering.medoids import Method, k_medoids
+from stream_ccsd.clustering.outputs import Output, series_array, standardised
+from stream_ccsd.clustering.selection import DEFAULT_OUTPUTS, select_bandwidths
+from stream_ccsd.divergence.weights import Weighting
+from stream_ccsd.numeric import FloatArray, IntArray
+
+try:
+    from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin
+    from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+except ImportError as error:  # pragma: no cover - the message is for people without the extra
+    raise ImportError("the estimator needs scikit-learn: pip install 'stream-ccsd[cluster]'") from error
+
+Series = ArrayLike | Sequence[ArrayLike]
+
+
+class DivergenceKMedoids(ClusterMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """k-medoids of series under the conditional Cauchy-Schwarz divergence, or under distances given as a matrix.
+
+    Parameters
+    ----------
+    n_clusters
+        How many clusters.
+    metric
+        ``ccsd``, or ``precomputed``: ``fit`` takes a square matrix of distances, ``predict`` the distances of new
+        rows to those of the fit.
+    output
+        What is compared: ``value``, ``slope``, ``both`` (the two divergences added), ``vector`` (both as one vector
+        output), or ``auto``: slope or both, whichever separates better.
+    tau
+        Bandwidth in time: steps, or up to 1 a share of the length; None: chosen without labels, by the silhouette.
+    sigma
+        Bandwidth of what is compared, a pair for ``both`` and ``vector``; None: chosen likewise.
+    weighting
+        Of the estimator, ``one-sided`` (the paper's clustering) or ``two-sided`` (its Eq. 3).
+    standardise
+        Give every series mean 0 and deviation 1 first.
+    method
+        ``fasterpam`` or ``alternating``.
+    n_init
+        Random starts; the best is kept.
+    random_state
+        Of those starts, and of the sample that bandwidths are chosen on when there are many series.
+
+    Attributes
+    ----------
+    labels_, medoid_indices_, inertia_
+        The cluster of every series, the series in their middles, the summed distance to them.
+    cluster_centers_
+        The medoids themselves, as given.
+    bandwidths_
+        What was compared, and the bandwidths used (None if precomputed).
+
+    Examples
+    --------
+    >>> t = np.linspace(0, 6, 50)
+    >>> series = np.vstack([np.sin(t + 0.1 * i) for i in range(5)] + [np.sin(2 * t + 0.1 * i) for i in range(5)])
+    >>> model = DivergenceKMedoids(n_clusters=2, random_state=0).fit(series)
+    >>> model.predict(np.vstack([np.sin(t + 0.25), np.sin(2 * t + 0.25)])).tolist() == model.labels_[[2, 7]].tolist()
+    True
+    """
+
+    def __init__(
+        self,
+        n_clusters: int = 8,
+        *,
+        metric: Literal["ccsd", "precomputed"] = "ccsd",
+        output: Output | Literal["auto"] = "auto",
+        tau: float | None = None,
+        sigma: float | tuple[float, float] | None = None,
+        weighting: Weighting = "one-sided",
+        standardise: bool = True,
+        method: Method = "fasterpam",
+        n_init: int = 10,
+        random_state: Any = None,
+    ) -> None:
+        self.n_clusters = n_clusters
+        self.metric = metric
+        self.output = output
+        self.tau = tau
+        self.sigma = sigma
+        self.weighting = weighting
+        self.standardise = standardise
+        self.method = method
+        self.n_init = n_init
+        self.random_state = random_state
+
+    def fit(self, X: Series, y: Any = None) -> DivergenceKMedoids:
+        """Find the medoids; ``X`` is an array ``(series, time)``, a sequence of series, or a matrix of distances."""
+        del y
+        if self.metric not in ("ccsd", "precomputed"):
+            raise ValueError(f"metric must be ccsd or precomputed, got {self.metric!r}")
+        table = self._table(X, reset=True)
+        if not 1 <= self.n_clusters <= len(table):
+            raise ValueError(f"n_clusters={self.n_clusters} must lie between 1 and n_samples={len(table)}")
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self.bandwidths_: Bandwidths | None = None
+        if self.metric == "precomputed":
+            distances = table
+        else:
+            compared = self._prepared(table)
+            self.bandwidths_ = self._bandwidths(compared, seed)
+            distances = DivergenceMatrices(compared, weighting=self.weighting).at(self.bandwidths_)
+        found = k_medoids(distances, self.n_clusters, method=self.method, starts=self.n_init, seed=seed)
+        self.medoid_indices_: IntArray = found.medoids
+        self.labels_: IntArray = found.labels
+        self.inertia_ = found.loss
+        self.cluster_centers_ = None if self.metric == "precomputed" else table[found.medoids]
+        return self
+
+    def transform(self, X: Series) -> FloatArray:
+        """Distances ``(series, clusters)`` to the medoids."""
+        check_is_fitted(self)
+        table = self._table(X, reset=False)
+        if self.bandwidths_ is None:
+            return table[:, self.medoid_indices_]
+        assert self.cluster_centers_ is not None
+        medoids = self._prepared(self.cluster_centers_)
+        # Medoids first: the ridge then comes from them alone, so a series' answer does not depend on its neighbours.
+        return DivergenceMatrices(medoids, self._prepared(table), weighting=self.weighting).at(self.bandwidths_).T
+
+    def predict(self, X: Series) -> IntArray:
+        """The nearest medoid's cluster for each series."""
+        return np.argmin(self.transform(X), axis=1)
+
+    def _prepared(self, series: FloatArray) -> FloatArray:
+        return standardised(series) if self.standardise else series
+
+    def _bandwidths(self, series: FloatArray, seed: int) -> Bandwidths:
+        outputs = DEFAULT_OUTPUTS if self.output == "auto" else (self.output,)
+        if self.tau is not None and self.sigma is not None:
+            return self._given(self.tau)
+        if self.sigma is not None:
+            grid = [self._given(tau) for tau in TAUS]
+        else:
+            grid = bandwidth_grid(series, outputs, TAUS if self.tau is None else (self.tau,))
+        return select_bandwidths(
+            series, self.n_clusters, weighting=self.weighting, grid=grid, starts=min(3, self.n_init), seed=seed
+        ).bandwidths
+
+    def _given(self, tau: float) -> Bandwidths:
+        sigmas = tuple(np.atleast_1d(np.asarray(self.sigma, dtype=float)).tolist())
+        wanted = 2 if self.output in ("both", "vector") else 1
+        if self.output == "auto" or len(sigmas) != wanted:
+            raise ValueError(
+                f"with sigma={self.sigma!r} name an output: value or slope take one sigma, both and vector take two"
+            )
+        return Bandwidths(self.output, tau, *((None, *sigmas) if self.output == "slope" else sigmas))
+
+    def _table(self, X: Series, reset: bool) -> FloatArray:
+        if self.metric == "ccsd" and isinstance(X, list | tuple) and len({np.size(row) for row in X}) > 1:
+            table = series_array(X)
+            if reset:
+                self.n_features_in_ = table.shape[1]
+            return table
+        finite = "allow-nan" if self.metric == "ccsd" else True
+        table = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=reset)
+        return np.asarray(table)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = self.metric == "ccsd"
+        tags.input_tags.pairwise = self.metric == "precomputed"
+        return tags

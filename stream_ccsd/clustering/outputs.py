@@ -1,0 +1,61 @@
+"""What of a series is compared: its value, its slope, or both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from stream_ccsd.numeric import FloatArray
+
+Output = Literal["value", "slope", "both", "vector"]
+
+
+def series_array(series: ArrayLike | Sequence[ArrayLike]) -> FloatArray:
+    """Series of equal or unequal lengths as one array ``(n, T)``, NaN where a series has no value."""
+    if isinstance(series, np.ndarray):
+        table = np.asarray(series, dtype=np.float64)
+    else:
+        rows = [np.asarray(row, dtype=np.float64).ravel() for row in series]  # type: ignore[union-attr]
+        table = np.full((len(rows), max((len(row) for row in rows), default=0)), np.nan)
+        for i, row in enumerate(rows):
+            table[i, : len(row)] = row
+    if table.ndim != 2 or 0 in table.shape:
+        raise ValueError(f"expected series of one value a time, as an array (series, time), got shape {table.shape}")
+    return table
+
+
+def standardised(series: FloatArray) -> FloatArray:
+    """Each series with mean 0 and deviation 1, missing values left out; a constant one becomes 0.
+
+    >>> standardised(np.array([[1.0, 3.0, np.nan], [2.0, 2.0, 2.0]]))
+    array([[-1.,  1., nan],
+           [ 0.,  0.,  0.]])
+    """
+    seen = ~np.isnan(series)
+    count = np.maximum(seen.sum(axis=1, keepdims=True), 1)
+    centred = series - np.where(seen, series, 0.0).sum(axis=1, keepdims=True) / count
+    deviation = np.sqrt(np.square(np.where(seen, centred, 0.0)).sum(axis=1, keepdims=True) / count)
+    # A constant series has a deviation of rounding only: dividing by it would blow rounding up to shapes.
+    level = np.abs(np.where(seen, series, 0.0)).max(axis=1, keepdims=True)
+    flat = deviation <= 1e-12 * np.maximum(level, np.finfo(float).tiny)
+    return np.where(flat, centred * 0.0, centred / np.where(flat, 1.0, deviation))
+
+
+def slope(series: FloatArray) -> FloatArray:
+    """The change per time around each value, from its neighbours in time, standardised as values are.
+
+    Across a gap the neighbours are further apart; a series of one value has slope 0.
+
+    >>> slope(np.array([[0.0, 1.0, 2.0, np.nan, 2.0, 1.0]])).round(3)
+    array([[ 0.931,  0.931,  0.543,    nan, -1.009, -1.397]])
+    """
+    if not np.isnan(series).any() and series.shape[1] > 1:
+        return standardised(np.gradient(series, axis=1))
+    slopes = np.full_like(series, np.nan)
+    times = np.arange(series.shape[1], dtype=float)
+    for row, seen, out in zip(series, ~np.isnan(series), slopes, strict=True):
+        out[seen] = np.gradient(row[seen], times[seen]) if seen.sum() > 1 else 0.0
+    return standardised(slopes)

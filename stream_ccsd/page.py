@@ -1,0 +1,64 @@
+"""A self-contained HTML page: tables to read, plots to look at. All reports are made of these."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from stream_ccsd.errors import StreamCcsdError
+
+RED, BLUE, GREY, GREEN = "#b2182b", "#2166ac", "#777777", "#1b7837"
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
+table {{ border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }}
+th, td {{ padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #ddd; }}
+th:first-child, td:first-child {{ text-align: left; }}
+img {{ max-width: 100%; height: auto; }} .note {{ color: #555; }}
+</style></head><body>
+<h1>{title}</h1>
+{body}
+</body></html>
+"""
+
+
+def write_page(path: Path, title: str, parts: Sequence[str]) -> Path:
+    """Write the page whole or not at all; returns its path."""
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(_PAGE.format(title=html.escape(title), body="\n".join(parts)), encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        raise StreamCcsdError(f"cannot write the report to {path}: {error.strerror}") from error
+    return path
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of plain texts."""
+    head = "".join(f"<th>{html.escape(h)}</th>" for h in header)
+    body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def axes(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:
+    """A figure and its grid of axes; drawn without a display."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  (slow to import; most commands draw nothing)
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False)
+
+
+def picture(figure: Any, alternative: str) -> str:
+    """The figure inside the page, with a text for those who cannot see it."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=110)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    return f'<img alt="{html.escape(alternative)}" src="data:image/png;base64,{data}">'
