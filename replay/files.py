@@ -1,12 +1,15 @@
-"""Transaction files: CSV (plain, .gz, .xz), JSON lines and Parquet, row by row, each row parsed or refused."""
+"""Transaction files: CSV and JSON lines (plain, .gz, .xz) and Parquet, row by row, each row parsed or refused."""
 
 from __future__ import annotations
 
 import csv
 import gzip
+import io
 import json
 import lzma
+from collections import deque
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -19,10 +22,89 @@ from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionErr
 BANKSIM = Schema(account="customer", time="step", id=None)
 """The columns of the public BankSim file."""
 
-_OPENERS: dict[str, Callable[..., IO[str]]] = {".gz": gzip.open, ".xz": lzma.open}
+_OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
+_JSON_LINES = (".jsonl", ".ndjson")
+# Longest raw record that a dead letter keeps; what is longer is damage, not data.
+_MAX_RAW = 10_000
+# Most lines that one quoted field may run over.
+_MAX_LINES = 20
+# In the order they are tried: the longer marks begin with the shorter ones.
+_BYTE_ORDER_MARKS = (
+    (b"\xff\xfe\x00\x00", "utf-32"),
+    (b"\x00\x00\xfe\xff", "utf-32"),
+    (b"\xff\xfe", "utf-16"),
+    (b"\xfe\xff", "utf-16"),
+)
 
 
-def read_transactions(path: Path, schema: Schema | None = None) -> Iterator[Transaction | Refusal]:
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One row of a file: its line (in Parquet its number), its named values or why there are none, and its text."""
+
+    line: str
+    values: dict[str, Any] | None
+    raw: str
+    problem: str | None = None
+
+    def refusal(self) -> Refusal:
+        """Of a row without values."""
+        return Refusal(self.problem or "not a record", None, self.raw[:80], self.line)
+
+
+class Reading:
+    """A file being read; ``share`` of it is behind us, for progress bars."""
+
+    def __init__(self, path: Path, encoding: str | None = None) -> None:
+        self.path, self.encoding = path, encoding
+        self.share = 0.0
+
+    def rows(self) -> Iterator[Row]:
+        """Every row, in the order of the file. Damage stays in its row.
+
+        Raises
+        ------
+        StreamCcsdError
+            If the file cannot be read, breaks off inside its compression, is empty, or has no known format.
+        """
+        suffixes = [s.lower() for s in self.path.suffixes]
+        kind = next((s for s in reversed(suffixes) if s not in _OPENERS), "")
+        if kind not in (".csv", ".parquet", *_JSON_LINES):
+            raise StreamCcsdError(f"{self.path}: unknown format; .csv, .jsonl (also .gz, .xz) and .parquet are read")
+        found = False
+        try:
+            rows = self._parquet() if kind == ".parquet" else self._text(suffixes[-1], kind)
+            for row in rows:
+                found = True
+                yield row
+        except (OSError, EOFError, lzma.LZMAError, pa.ArrowException, LookupError) as error:
+            raise StreamCcsdError(f"{self.path} cannot be read: {error}") from error
+        if not found:
+            raise StreamCcsdError(f"{self.path} holds no transaction: it is empty, or has a header only")
+
+    def _text(self, suffix: str, kind: str) -> Iterator[Row]:
+        size = max(1, self.path.stat().st_size)
+        with self.path.open("rb") as raw:
+            binary = _OPENERS[suffix](raw, "rb") if suffix in _OPENERS else raw
+            buffered = io.BufferedReader(binary)
+            encoding = self.encoding or _guess_encoding(buffered.peek(4)[:4])
+            text = io.TextIOWrapper(buffered, encoding=encoding, errors="surrogateescape", newline="")
+            for row in _csv(text) if kind == ".csv" else _json_lines(text):
+                self.share = min(1.0, raw.tell() / size)
+                yield row
+
+    def _parquet(self) -> Iterator[Row]:
+        file = pq.ParquetFile(self.path)
+        total, number = max(1, file.metadata.num_rows), 0
+        for batch in file.iter_batches():
+            for record in batch.to_pylist():
+                number += 1
+                self.share = number / total
+                yield Row(str(number), record, "")
+
+
+def read_transactions(
+    path: Path, schema: Schema | None = None, encoding: str | None = None
+) -> Iterator[Transaction | Refusal]:
     """Every row of a file in its order: a transaction, or the refusal that says which line is wrong and why.
 
     Without a schema, BankSim's columns are recognised, and otherwise the field names themselves expected. A file
@@ -33,19 +115,25 @@ def read_transactions(path: Path, schema: Schema | None = None) -> Iterator[Tran
     StreamCcsdError
         If the file cannot be read, has no known format, or lacks a column.
     """
+    for _, found in parsed_rows(Reading(path, encoding), schema):
+        yield found
+
+
+def parsed_rows(reading: Reading, schema: Schema | None = None) -> Iterator[tuple[Row, Transaction | Refusal]]:
+    """Every row with what became of it."""
     chosen: Schema | None = None
-    for row in read_records(path):
-        if isinstance(row, Refusal):
-            yield row
+    for row in reading.rows():
+        if row.values is None:
+            yield row, row.refusal()
             continue
-        position, record = row
         if chosen is None:
-            chosen = schema or guess_schema(list(record))
-            missing = [c for c in chosen.columns.values() if c not in record]
-            if missing and not {".jsonl", ".ndjson"} & set(path.suffixes):  # lines of JSON may differ in their fields
-                names = f"{', '.join(missing)}: it has {', '.join(record)}"
-                raise StreamCcsdError(f"{path} has no column named {names}. Map the columns.")
-        yield parse_record(chosen, record, position)
+            chosen = schema or guess_schema(list(row.values))
+            missing = [c for c in chosen.columns.values() if c not in row.values]
+            # Lines of JSON may differ in their fields; a table may not.
+            if missing and not set(_JSON_LINES) & set(reading.path.suffixes):
+                names = f"{', '.join(missing)}: it has {', '.join(row.values)}"
+                raise StreamCcsdError(f"{reading.path} has no column named {names}. Map the columns with --columns.")
+        yield row, parse_record(chosen, row.values, row.line)
 
 
 def parse_record(schema: Schema, record: dict[str, Any], position: str) -> Transaction | Refusal:
@@ -56,71 +144,6 @@ def parse_record(schema: Schema, record: dict[str, Any], position: str) -> Trans
         return error.refusal
 
 
-def read_records(path: Path) -> Iterator[tuple[str, dict[str, Any]] | Refusal]:
-    """Every row of a file as its line (or row) number and its named values, or the refusal of a row without them."""
-    suffixes = [s.lower() for s in path.suffixes]
-    try:
-        if suffixes and suffixes[-1] == ".parquet":
-            yield from _parquet(path)
-            return
-        opener: Callable[..., Any] = _OPENERS.get(suffixes[-1] if suffixes else "", open)
-        with opener(path, "rt", encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-            kind = next((s for s in reversed(suffixes) if s not in _OPENERS), "")
-            if kind == ".csv":
-                yield from _csv(file)
-            elif kind in (".jsonl", ".ndjson"):
-                yield from _json_lines(file)
-            else:
-                raise StreamCcsdError(f"{path}: unknown format; .csv, .jsonl (also .gz, .xz) and .parquet are read")
-    except (OSError, EOFError, lzma.LZMAError, pa.ArrowException) as error:
-        raise StreamCcsdError(f"{path} cannot be read: {error}") from error
-
-
-def _csv(file: IO[str]) -> Iterator[tuple[str, dict[str, Any]] | Refusal]:
-    first, second = file.readline(), file.readline()
-    # BankSim quotes with apostrophes, everybody else with quotation marks.
-    quote = "'" if second.count("'") >= 2 and '"' not in second else '"'
-    header = next(csv.reader([first], quotechar=quote), [])
-    rows = csv.reader(_chain(second, file), quotechar=quote)
-    while True:
-        try:
-            row = next(rows)
-        except StopIteration:
-            return
-        except csv.Error as error:  # a field beyond all bounds, or a quote that never closes: this row only
-            yield Refusal(f"not a row of values: {error}", None, None, str(rows.line_num + 1))
-            continue
-        position = str(rows.line_num + 1)
-        if len(row) == len(header):
-            yield position, dict(zip(header, row, strict=True))
-        elif row:
-            reason = f"the row has {len(row)} values, the header {len(header)}"
-            yield Refusal(reason, None, ",".join(row)[:80], position)
-
-
-def _json_lines(file: IO[str]) -> Iterator[tuple[str, dict[str, Any]] | Refusal]:
-    for number, line in enumerate(file, start=1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            yield Refusal(f"not valid JSON: {error}", None, line[:80], str(number))
-            continue
-        if isinstance(record, dict):
-            yield str(number), record
-        else:
-            yield Refusal("expected a JSON object with named fields", None, line[:80], str(number))
-
-
-def _parquet(path: Path) -> Iterator[tuple[str, dict[str, Any]] | Refusal]:
-    position = 0
-    for batch in pq.ParquetFile(path).iter_batches():
-        for record in batch.to_pylist():
-            position += 1
-            yield str(position), record
-
-
 def guess_schema(columns: list[str]) -> Schema:
     """BankSim's columns where they are all there; otherwise the field names, without category or id if absent."""
     if {"customer", "step", "amount", "merchant"} <= set(columns):
@@ -128,7 +151,73 @@ def guess_schema(columns: list[str]) -> Schema:
     return Schema(category="category" if "category" in columns else None, id="id" if "id" in columns else None)
 
 
-def _chain(first: str, rest: IO[str]) -> Iterator[str]:
-    if first:
-        yield first
-    yield from rest
+def raw_text(row: Row) -> str:
+    """The record as it stood in the file; of Parquet, its values as JSON."""
+    if row.raw or row.values is None:
+        return row.raw[:_MAX_RAW]
+    return json.dumps(row.values, default=str, ensure_ascii=False)[:_MAX_RAW]
+
+
+def _guess_encoding(start: bytes) -> str:
+    return next((name for mark, name in _BYTE_ORDER_MARKS if start.startswith(mark)), "utf-8-sig")
+
+
+def _csv(file: IO[str]) -> Iterator[Row]:
+    first, second = file.readline(), file.readline()
+    # BankSim quotes with apostrophes, everybody else with quotation marks.
+    quote = "'" if second.count("'") >= 2 and '"' not in second else '"'
+    header = next(csv.reader([first], quotechar=quote), [])
+    waiting: deque[str] = deque([second] if second else [])
+    number = 1
+    while line := waiting.popleft() if waiting else file.readline():
+        number += 1
+        text, extra = line, 0
+        if line.count(quote) % 2:  # perhaps a field that goes on in the next line
+            text, extra = _joined(line, waiting, file, quote, len(header))
+        raw = text.rstrip("\r\n")
+        try:
+            row = next(csv.reader([raw] if not extra else raw.splitlines(keepends=True), quotechar=quote), [])
+        except csv.Error as error:  # a field beyond all bounds
+            yield Row(str(number), None, raw, f"not a row of values: {error}")
+            continue
+        if row and len(row) == len(header):
+            yield Row(str(number), dict(zip(header, row, strict=True)), raw)
+        elif row:
+            yield Row(str(number), None, raw, f"the row has {len(row)} values, the header {len(header)}")
+        number += extra
+
+
+def _joined(line: str, waiting: deque[str], file: IO[str], quote: str, width: int) -> tuple[str, int]:
+    """The line with those that its quoted field runs over, and how many; alone where no such field ever closes.
+
+    Lines that were looked at in vain wait for their own turn: a stray quote must not swallow good rows.
+    """
+    lines = [line]
+    for _ in range(_MAX_LINES):
+        try:
+            if len(next(csv.reader(lines, quotechar=quote, strict=True))) == width:
+                return "".join(lines), len(lines) - 1
+        except (csv.Error, StopIteration):
+            pass
+        following = waiting.popleft() if waiting else file.readline()
+        if not following:
+            break
+        lines.append(following)
+    waiting.extendleft(reversed(lines[1:]))
+    return line, 0
+
+
+def _json_lines(file: IO[str]) -> Iterator[Row]:
+    for number, line in enumerate(file, start=1):
+        if not line.strip():
+            continue
+        raw = line.rstrip("\r\n")
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            yield Row(str(number), None, raw, f"not valid JSON: {error}")
+            continue
+        if isinstance(record, dict):
+            yield Row(str(number), record, raw)
+        else:
+            yield Row(str(number), None, raw, "expected a JSON object with named fields")

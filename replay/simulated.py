@@ -1,119 +1,120 @@
-"""The built-in stream from start to end: simulate, fit on some normal accounts, stream the rest, count the catch."""
+"""The built-in stream: a model fitted on some normal accounts of a simulated town, and the transactions of the rest."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import csv
 
-from replay.simulator import PATTERNS, SimulatedStream, simulate
-from stream_ccsd.alert.reasons import Alert
-from stream_ccsd.engine import Engine
+from replay.simulator import PATTERNS, Town, simulate
+from replay.source import ListSource
+from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
 from stream_ccsd.settings import Settings
-from stream_ccsd.transaction import Transaction
 
 Progress = Callable[[int, int], None]
 
-_BATCH = 200
 # Share of the normal accounts that the model is fitted on; their transactions are not streamed.
 _FITTED = 0.6
 
 
-@dataclass
-class Tally:
-    """What came of a stream, against labels that the engine never saw."""
-
-    events: int = 0
-    seconds: float = 0.0
-    accounts: set[str] = field(default_factory=set)
-    fraud_accounts: dict[str, str] = field(default_factory=dict)
-    first_fraud: dict[str, float] = field(default_factory=dict)
-    alerted: dict[str, float] = field(default_factory=dict)  # account: time of its first alert after its first fraud
-    alerts: int = 0
-    false_accounts: set[str] = field(default_factory=set)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain numbers, for JSON."""
-        caught = [a for a in self.fraud_accounts if a in self.alerted]
-        flagged = len(caught) + len(self.false_accounts)
-        delays = [self.alerted[a] - self.first_fraud[a] for a in caught]
-        return {
-            "events": self.events,
-            "events_per_s": self.events / self.seconds,
-            "accounts": len(self.accounts),
-            "alerts": self.alerts,
-            "fraud_accounts": len(self.fraud_accounts),
-            "caught_accounts": len(caught),
-            "false_accounts": len(self.false_accounts),
-            "precision": len(caught) / flagged if flagged else None,
-            "recall": len(caught) / len(self.fraud_accounts) if self.fraud_accounts else None,
-            "median_delay_days": float(np.median(delays)) if delays else None,
-            "patterns": {
-                pattern: {
-                    "accounts": sum(p == pattern for p in self.fraud_accounts.values()),
-                    "caught": sum(self.fraud_accounts[a] == pattern for a in caught),
-                }
-                for pattern in PATTERNS
-            },
-        }
-
-
-def replay_simulated(
-    accounts: int,
-    days: int,
-    seed: int,
-    settings: Settings,
-    on_alert: Callable[[Alert], None],
-    fitting: Progress,
-    streaming: Progress,
-) -> dict[str, Any]:
-    """Run it all; ``on_alert`` is called as alerts happen. Returns the summary."""
+def simulated_replay(
+    accounts: int, days: int, seed: int, settings: Settings, progress: Progress | None = None
+) -> tuple[Model, ListSource]:
+    """A model, and a source of transactions it has not seen, with the simulator's labels beside them."""
     stream = simulate(accounts=accounts, days=days, seed=seed)
-    rng = np.random.default_rng(seed)
     normal = sorted(stream.normal_accounts())
-    fitted = {normal[i] for i in rng.permutation(len(normal))[: int(_FITTED * len(normal))]}
-    model = fit((t for t in stream.transactions if t.account in fitted), settings, fitting)
+    chosen = np.random.default_rng(seed).permutation(len(normal))[: int(_FITTED * len(normal))]
+    fitted = {normal[i] for i in chosen}
+    model = fit((t for t in stream.transactions if t.account in fitted), settings, progress)
     events = [t for t in stream.transactions if t.account not in fitted]
-    summary = _stream(model, events, stream, on_alert, streaming).to_dict()
-    return {**summary, "model": model.version, "library_windows": model.facts["library_windows"]}
+    return model, ListSource(f"simulated stream, seed {seed}", events, stream.fraud)
 
 
-def _stream(
-    model: Model,
-    events: list[Transaction],
-    stream: SimulatedStream,
-    on_alert: Callable[[Alert], None],
-    progress: Progress,
-) -> Tally:
-    engine, tally = Engine(model), Tally()
-    for event in events:
-        tally.accounts.add(event.account)
-        if event.id in stream.fraud:
-            tally.fraud_accounts.setdefault(event.account, stream.fraud[event.id])
-            tally.first_fraud.setdefault(event.account, event.time)
-    for start in range(0, len(events), _BATCH):
-        begin = time.perf_counter()
-        results = engine.process_many(events[start : start + _BATCH])
-        tally.seconds += time.perf_counter() - begin
-        for result in results:
-            tally.events += 1
-            if result.alert:
-                _count_alert(tally, result.alert)
-                on_alert(result.alert)
-        progress(tally.events, len(events))
-    return tally
+def write_simulated(town: Town, path: Path, progress: Progress | None = None) -> tuple[int, int]:
+    """A stream of any size to a file, a day at a time: ``.csv`` or ``.parquet``, also ``.csv.gz``.
+
+    Columns are those of a transaction, then ``fraud`` (0 or 1) and ``pattern``. Returns transactions and frauds.
+    """
+    categories = np.array([town.category_name(m) for m in range(len(town.popularity))])
+    patterns = np.array([*PATTERNS, ""])
+    position = frauds = 0
+    try:
+        with _writer(path) as write:
+            for number in range(town.days):
+                rows = town.day(number)
+                count = len(rows.time)
+                frauds += int((rows.pattern >= 0).sum())
+                table = pa.table(
+                    {
+                        "account": [f"c{c:05d}" for c in rows.customer.tolist()],
+                        "time": rows.time,
+                        "amount": rows.amount,
+                        "category": categories[rows.merchant],
+                        "merchant": [f"m{m:04d}" for m in rows.merchant.tolist()],
+                        "id": [f"t{i}" for i in range(position, position + count)],
+                        "fraud": (rows.pattern >= 0).astype(np.int8),
+                        "pattern": patterns[rows.pattern],
+                    }
+                )
+                write(table)
+                position += count
+                if progress:
+                    progress(number + 1, town.days)
+    except OSError as error:
+        raise StreamCcsdError(f"cannot write {path}: {error}") from error
+    return position, frauds
 
 
-def _count_alert(tally: Tally, alert: Alert) -> None:
-    """An alert of a fraud account counts as a catch from its first fraud on; before that it is a false one."""
-    tally.alerts += 1
-    if alert.time >= tally.first_fraud.get(alert.account, np.inf):
-        tally.alerted.setdefault(alert.account, alert.time)
-        tally.false_accounts.discard(alert.account)
-    elif alert.account not in tally.alerted:
-        tally.false_accounts.add(alert.account)
+@contextmanager
+def _writer(path: Path) -> Iterator[Callable[[pa.Table], None]]:
+    """Something that takes tables and appends them to the file, which appears under its name when it is whole."""
+    suffixes = "".join(path.suffixes[-2:]).lower()
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    writer: Any = None
+
+    def write(table: pa.Table) -> None:
+        nonlocal writer
+        if writer is None:
+            writer = _open(temporary, suffixes, table.schema)
+        writer.write_table(table)
+
+    if not suffixes.endswith((".parquet", ".csv", ".csv.gz")):
+        raise StreamCcsdError(f"{path}: a simulated stream is written as .csv, .csv.gz or .parquet")
+    try:
+        yield write
+        if writer is not None:
+            writer.close()
+            temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _open(path: Path, suffixes: str, schema: pa.Schema) -> Any:
+    if suffixes.endswith(".parquet"):
+        return pq.ParquetWriter(path, schema, compression="zstd")
+    sink = pa.output_stream(str(path), compression="gzip" if suffixes.endswith(".gz") else None)
+    return _ClosingCsv(sink, schema)
+
+
+class _ClosingCsv:
+    """Arrow's CSV writer leaves its sink open."""
+
+    def __init__(self, sink: Any, schema: pa.Schema) -> None:
+        self._sink = sink
+        self._writer = csv.CSVWriter(sink, schema, write_options=csv.WriteOptions(quoting_style="needed"))
+
+    def write_table(self, table: pa.Table) -> None:
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        self._writer.close()
+        self._sink.close()

@@ -1,34 +1,51 @@
 """A stream to try things on: customers with habits, merchants with a long tail, and four patterns of fraud.
 
-Own code and own parameters, nothing taken from any data set. Labels are returned beside the transactions, never in
-them.
+Own code and own parameters, nothing taken from any data set. A day is drawn at once for all customers, so that streams
+of any length need memory for the customers only. Labels are returned beside the transactions, never in them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
+from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.transaction import Transaction
 
-_Row = tuple[float, int, float, int, str]  # time, customer, amount, merchant, pattern or ""
-
 PATTERNS = ("rare merchants", "out of habit", "slow drain", "new regime")
+RARE, HABIT, DRAIN, REGIME = range(len(PATTERNS))
+_NONE = -1
 
 _CATEGORIES = (
-    ("transport", 2.6, 0.45, 3.0),
-    ("groceries", 3.4, 0.55, 3.0),
-    ("restaurants", 3.2, 0.5, 2.0),
-    ("fuel", 3.7, 0.3, 1.2),
-    ("pharmacy", 2.9, 0.6, 0.8),
-    ("fashion", 4.1, 0.6, 0.8),
-    ("home", 4.4, 0.8, 0.5),
-    ("leisure", 3.6, 0.7, 0.5),
-    ("electronics", 5.2, 0.8, 0.25),
-    ("travel", 5.9, 0.8, 0.15),
+    ("transport", 2.6, 0.25, 3.0),
+    ("groceries", 3.4, 0.35, 3.0),
+    ("restaurants", 3.2, 0.3, 2.0),
+    ("fuel", 3.7, 0.2, 1.2),
+    ("pharmacy", 2.9, 0.35, 0.8),
+    ("fashion", 4.1, 0.35, 0.8),
+    ("home", 4.4, 0.45, 0.5),
+    ("leisure", 3.6, 0.4, 0.5),
+    ("electronics", 5.2, 0.45, 0.25),
+    ("travel", 5.9, 0.45, 0.15),
 )
 """Name, mean and deviation of log(1 + amount), and how often it is visited."""
+
+_FAVOURITES = 6  # merchants that hold almost all of a customer's visits
+_NEW_PLACE = 0.01  # share of visits elsewhere
+_DRAIN_LENGTH = 25
+
+
+class Rows(NamedTuple):
+    """One day's transactions in time order, as columns; ``pattern`` is -1 where all is well."""
+
+    time: FloatArray
+    customer: AnyArray
+    amount: FloatArray
+    merchant: AnyArray
+    pattern: AnyArray
 
 
 @dataclass(frozen=True)
@@ -44,8 +61,82 @@ class SimulatedStream:
         return {t.account for t in self.transactions} - fraudulent
 
 
+class Town:
+    """Merchants with prices and popularity, customers with habits, and who will suffer what, and when."""
+
+    def __init__(self, accounts: int, days: int, fraud_share: float = 0.2, merchants: int = 250, seed: int = 0) -> None:
+        rng = np.random.default_rng([seed, 0])
+        self.days, self.seed = days, seed
+        visits = np.array([c[3] for c in _CATEGORIES])
+        self.category = rng.choice(len(_CATEGORIES), merchants, p=visits / visits.sum())
+        self.level = np.array([c[1] for c in _CATEGORIES])[self.category] + rng.normal(0, 0.25, merchants)
+        self.spread = np.array([c[2] for c in _CATEGORIES])[self.category]
+        popularity = 1.0 / np.arange(1, merchants + 1) ** 1.1
+        self.popularity = popularity / popularity.sum()
+
+        self.favourites = self._habits(rng, accounts)
+        self.taste = np.cumsum(rng.dirichlet(np.full(_FAVOURITES, 0.7), accounts), axis=1)
+        self.thrift = rng.normal(0, 0.2, accounts)
+        self.rate = rng.uniform(0.5, 1.8, accounts)
+
+        drawn = rng.integers(len(PATTERNS), size=accounts)
+        self.pattern = np.where(rng.random(accounts) < fraud_share, drawn, _NONE)
+        self.begin = np.floor(rng.uniform(0.3, 0.9, accounts) * days)
+        self.stranger = self._habits(rng, accounts)  # whose habits a new regime follows
+        self.burst = rng.integers(3, 8, accounts)
+
+    def category_name(self, merchant: int) -> str:
+        """The category of a merchant."""
+        return _CATEGORIES[self.category[merchant]][0]
+
+    def day(self, number: int) -> Rows:
+        """The transactions of one day; days may be asked for in any order."""
+        rng = np.random.default_rng([self.seed, 1, number])
+        customer = np.repeat(np.arange(len(self.rate)), rng.poisson(self.rate))
+        pattern = np.where((self.pattern == REGIME) & (self.begin <= number), REGIME, _NONE)[customer]
+        habits = np.where((pattern == REGIME)[:, None], self.stranger[customer], self.favourites[customer])
+        pick = (rng.random(len(customer))[:, None] > self.taste[customer]).sum(axis=1)
+        merchant = habits[np.arange(len(customer)), np.minimum(pick, _FAVOURITES - 1)]
+        elsewhere = rng.random(len(customer)) < _NEW_PLACE
+        merchant = np.where(elsewhere, self._popular(rng, len(customer)), merchant)
+        parts = [(customer, merchant, self.thrift[customer], pattern), *self._frauds(rng, number)]
+        who, where, shift, label = (np.concatenate(column) for column in zip(*parts, strict=True))
+        log_amount = self.level[where] + shift + self.spread[where] * rng.normal(size=len(who))
+        amount = np.round(np.expm1(np.maximum(log_amount, 0.02)), 2)
+        time = np.round(number + rng.random(len(who)), 4)
+        order = np.lexsort((who, time))
+        return Rows(time[order], who[order], amount[order], where[order], label[order])
+
+    def _frauds(self, rng: np.random.Generator, number: int) -> list[tuple[AnyArray, AnyArray, FloatArray, AnyArray]]:
+        """Customers, merchants, shift of the log amount and pattern of transactions somebody else adds this day."""
+        since = number - self.begin
+        found = []
+        burst = np.flatnonzero((self.pattern == RARE) & (since == 0))
+        who = np.repeat(burst, self.burst[burst])
+        found.append((who, self._rare(rng, len(who)), np.full(len(who), 1.0), np.full(len(who), RARE)))
+        # Places and prices that are nothing special, but not this customer's: twice a day for a while.
+        odd = np.flatnonzero((self.pattern == HABIT) & (since >= 0) & (since < self.burst))
+        who = np.repeat(odd, 2)
+        found.append((who, self._popular(rng, len(who)), np.full(len(who), 0.7), np.full(len(who), HABIT)))
+        # Little by little, every other day, at ever other places.
+        drained = np.flatnonzero((self.pattern == DRAIN) & (since >= 0) & (since < 2 * _DRAIN_LENGTH))
+        who = drained[rng.random(len(drained)) < 0.5]
+        found.append((who, self._popular(rng, len(who)), np.full(len(who), -0.6), np.full(len(who), DRAIN)))
+        return found
+
+    def _habits(self, rng: np.random.Generator, accounts: int) -> AnyArray:
+        return rng.choice(len(self.popularity), (accounts, _FAVOURITES), p=self.popularity)
+
+    def _popular(self, rng: np.random.Generator, count: int) -> AnyArray:
+        return rng.choice(len(self.popularity), count, p=self.popularity)
+
+    def _rare(self, rng: np.random.Generator, count: int) -> AnyArray:
+        merchants = len(self.popularity)
+        return rng.integers(merchants // 2, merchants, count)
+
+
 def simulate(
-    accounts: int = 300, days: int = 120, fraud_share: float = 0.2, merchants: int = 120, seed: int = 0
+    accounts: int = 300, days: int = 120, fraud_share: float = 0.2, merchants: int = 250, seed: int = 0
 ) -> SimulatedStream:
     """A stream of ``accounts`` customers over ``days``; each of a ``fraud_share`` of them suffers one pattern.
 
@@ -53,73 +144,22 @@ def simulate(
     >>> stream.transactions == simulate(accounts=3, days=10, seed=1).transactions
     True
     """
-    rng = np.random.default_rng(seed)
-    town = _Town(rng, merchants)
-    rows: list[_Row] = []
-    for number in range(accounts):
-        pattern = PATTERNS[rng.integers(len(PATTERNS))] if rng.random() < fraud_share else ""
-        rows += _customer(rng, town, number, days, pattern)
-    rows.sort(key=lambda row: (row[0], row[1]))
-    transactions, fraud = [], {}
-    for position, (time, number, amount, merchant, pattern) in enumerate(rows):
-        identity = f"t{position}"
-        category = _CATEGORIES[town.category[merchant]][0]
-        transactions.append(Transaction(f"c{number:05d}", time, amount, category, f"m{merchant:04d}", identity))
+    town = Town(accounts, days, fraud_share, merchants, seed)
+    transactions: list[Transaction] = []
+    fraud: dict[str, str] = {}
+    for transaction, pattern in simulated(town):
+        transactions.append(transaction)
         if pattern:
-            fraud[identity] = pattern
+            fraud[transaction.id] = pattern
     return SimulatedStream(transactions, fraud)
 
 
-class _Town:
-    """Merchants: a category each, a level of prices, and a popularity that falls with a long tail."""
-
-    def __init__(self, rng: np.random.Generator, merchants: int) -> None:
-        visits = np.array([c[3] for c in _CATEGORIES])
-        self.category = rng.choice(len(_CATEGORIES), merchants, p=visits / visits.sum())
-        self.level = np.array([_CATEGORIES[c][1] for c in self.category]) + rng.normal(0, 0.25, merchants)
-        self.spread = np.array([_CATEGORIES[c][2] for c in self.category])
-        popularity = 1.0 / np.arange(1, merchants + 1) ** 1.1
-        self.popularity = popularity / popularity.sum()
-
-    def amount(self, rng: np.random.Generator, merchant: int, shift: float) -> float:
-        u = max(0.02, self.level[merchant] + shift + self.spread[merchant] * rng.normal())
-        return round(float(np.expm1(u)), 2)
-
-
-def _customer(rng: np.random.Generator, town: _Town, number: int, days: int, pattern: str) -> list[_Row]:
-    """One customer's rows: a few favourite merchants, a personal level of spending, now and then something new."""
-    favourites = rng.choice(len(town.popularity), rng.integers(4, 9), replace=False, p=town.popularity)
-    taste = rng.dirichlet(np.full(len(favourites), 1.5))
-    thrift = rng.normal(0, 0.35)
-    times = np.cumsum(rng.exponential(1.0 / rng.uniform(0.5, 1.8), int(2.5 * days)))
-    times = times[times < days]
-    begin = rng.uniform(0.3, 0.9) * days
-    lengths = {"rare merchants": int(rng.integers(3, 8)), "out of habit": int(rng.integers(2, 5)), "slow drain": 25}
-    left = lengths.get(pattern, 10**6)
-    rows = []
-    for time in times:
-        merchant = favourites[rng.choice(len(favourites), p=taste)]
-        if rng.random() < 0.08:
-            merchant = rng.choice(len(town.popularity), p=town.popularity)
-        shift, label = thrift, ""
-        if pattern and time >= begin and left > 0:
-            merchant, shift, label = _fraud(rng, town, pattern, merchant, thrift)
-            left -= bool(label)
-        row = (round(float(time), 4), number, town.amount(rng, int(merchant), shift), int(merchant), label)
-        rows.append(row)
-    return rows
-
-
-def _fraud(rng: np.random.Generator, town: _Town, pattern: str, merchant: int, thrift: float) -> tuple[int, float, str]:
-    """Merchant, shift of the log amount and label of the next transaction under a pattern."""
-    merchants = len(town.popularity)
-    if pattern == "rare merchants":  # a burst where almost nobody goes, at high prices
-        return int(rng.integers(merchants // 2, merchants)), 1.2, pattern
-    if pattern == "out of habit":  # the usual places, amounts far above this customer's own
-        return merchant, thrift + rng.uniform(1.5, 2.2), pattern
-    if pattern == "slow drain":  # small, always the same place, mixed with the usual
-        if rng.random() < 0.5:
-            return merchants - 1, -1.0, pattern
-        return merchant, thrift, ""
-    # A new regime: somebody else's life, popular places and ordinary amounts.
-    return int(rng.choice(merchants, p=town.popularity)), 0.5, pattern
+def simulated(town: Town) -> Iterator[tuple[Transaction, str]]:
+    """Every transaction of a town in time order, with its pattern of fraud or an empty text."""
+    position = 0
+    names = [town.category_name(m) for m in range(len(town.popularity))]
+    for number in range(town.days):
+        for time, customer, amount, merchant, pattern in zip(*(c.tolist() for c in town.day(number)), strict=True):
+            made = Transaction(f"c{customer:05d}", time, amount, names[merchant], f"m{merchant:04d}", f"t{position}")
+            position += 1
+            yield made, PATTERNS[pattern] if pattern >= 0 else ""

@@ -88,21 +88,7 @@ def test_bench_engine_prints_json_alone(tmp_path):
 RUN = "import sys; from stream_ccsd.cli.main import run; sys.argv[0] = 'stream-ccsd'; run()"
 
 
-def test_replay_prints_alerts_and_a_summary():
-    done = runner.invoke(app, ["replay", "--accounts", "60", "--days", "80"])
-    assert done.exit_code == 0, done.output
-    assert "normal transactions score this high" in done.output
-    assert "fraud pattern" in done.output
-
-
-def test_replay_as_json():
-    done = runner.invoke(app, ["replay", "--accounts", "60", "--days", "80", "--json", "-"])
-    result = json.loads(done.stdout)
-    assert result["caught_accounts"] <= result["fraud_accounts"]
-    assert sum(p["accounts"] for p in result["patterns"].values()) == result["fraud_accounts"]
-
-
-@pytest.mark.parametrize("arguments", [["replay", "--seed", "-1"], ["replay", "--accounts", "1"]])
+@pytest.mark.parametrize("arguments", [["replay", "--seed", "-1"], ["replay", "--customers", "1"]])
 def test_numbers_out_of_range_are_usage_errors(arguments):
     assert runner.invoke(app, arguments).exit_code == 2
 
@@ -112,7 +98,16 @@ def test_numbers_out_of_range_are_usage_errors(arguments):
     [
         (["replay", "--json", "nowhere/result.json"], "cannot write the result"),
         (["replay", "--json", ""], "cannot write the result"),
-        (["replay", "--alert-rate", "2"], "alert_rate is 2.0"),
+        (["replay", "--set", "alert_rate=2"], "alert_rate is 2"),
+        (["replay", "--set", "alertrate=2"], "unknown setting"),
+        (["replay", "--speed", "quick"], "none of: max"),
+        (["replay", "--resume"], "--resume needs --state"),
+        (["replay", "--label", "fraud"], "need --data"),
+        (["replay", "--data", "README.md"], "stream-ccsd fit --data README.md"),
+        (["replay", "--data", "nowhere.csv", "--model", "m"], "there is no file nowhere.csv"),
+        (["fit", "--data", "nowhere.csv", "--model", "m"], "there is no file nowhere.csv"),
+        (["simulate", "--out", "stream.txt"], "written as .csv"),
+        (["alerts", "--state", "nowhere.db"], "there is no state file"),
         (["bench", "pairwise", "--data", "nowhere"], "no folder nowhere"),
         (["bench", "engine", "--data", "nowhere.csv"], "cannot be read"),
     ],

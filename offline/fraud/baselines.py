@@ -26,7 +26,7 @@ def transaction_baselines(
         "largest_change": change,
         "half_space_trees": _half_space_trees(features, streamed, seed),
         "isolation_forest": _isolation_forest(features, library, seed),
-        "gradient_boosting": _gradient_boosting(features, data.fraud, val, seed),
+        **({"gradient_boosting": _gradient_boosting(features, data.fraud, val, seed)} if val.any() else {}),
     }
     return {name: np.where(streamed, values, np.nan) for name, values in scores.items()}
 

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from replay.files import guess_schema, parse_record, read_records
+from replay.files import Reading, guess_schema, parse_record
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.windows import AccountHistory
 from stream_ccsd.numeric import AnyArray
@@ -81,11 +81,11 @@ def load_labelled(path: Path, schema: Schema | None = None, label: str = "fraud"
     """
     rows: list[tuple[Transaction, bool]] = []
     refused = 0
-    for row in read_records(path):
-        if isinstance(row, Refusal):
+    for row in Reading(path).rows():
+        if row.values is None:
             refused += 1
             continue
-        position, record = row
+        position, record = row.line, row.values
         if label not in record:
             raise StreamCcsdError(f"{path} has no label column {label!r}: it has {', '.join(record)}. Use --label.")
         schema = schema or guess_schema(list(record))

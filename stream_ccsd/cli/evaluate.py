@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from stream_ccsd.cli.clustering import clustering
+from stream_ccsd.cli.options import ColumnsOption, columns_schema
 from stream_ccsd.cli.output import JsonOption, cache_folder, check_target, emit, plain_table, progress_bar
 
 app = typer.Typer(help="Evaluate on labelled data, with the engine's own core.", no_args_is_help=True)
@@ -35,9 +36,7 @@ def fraud(
     sigma_x: Annotated[float | None, typer.Option(help="Fix the window bandwidth (paper 9.649).")] = None,
     sigma_y: Annotated[float | None, typer.Option(help="Fix the change bandwidth (paper 1.016).")] = None,
     label: Annotated[str, typer.Option(help="Label column, 0 or 1.")] = "fraud",
-    columns: Annotated[
-        str, typer.Option(help="Column mapping like account=user,time=when,category=none,id=none.")
-    ] = "",
+    columns: ColumnsOption = "",
     report: Annotated[
         Path | None,
         typer.Option(
@@ -66,7 +65,7 @@ def fraud(
         raise typer.BadParameter(f"expected numbers like 0,1,2, got {seeds!r}", param_hint="--seeds") from error
     check_target(json_target)
     with progress_bar() as start:
-        labelled = load_labelled(data, _schema(columns), label)
+        labelled = load_labelled(data, columns_schema(columns), label)
         result = evaluate_fraud(
             labelled,
             protocols,
@@ -83,22 +82,6 @@ def fraud(
 
         typer.echo(f"report: {write_report(result, report)}", err=True)
     emit(result, json_target, _show)
-
-
-def _schema(columns: str) -> Any:
-    from stream_ccsd.transaction import Schema
-
-    if not columns:
-        return None
-    try:
-        pairs = dict(part.split("=", 1) for part in columns.split(","))
-    except ValueError as error:
-        raise typer.BadParameter(f"expected field=column pairs, got {columns!r}", param_hint="--columns") from error
-    unknown = set(pairs) - {"account", "time", "amount", "category", "merchant", "id"}
-    if unknown:
-        raise typer.BadParameter(f"unknown field {', '.join(sorted(unknown))}", param_hint="--columns")
-    mapped: dict[str, Any] = {k: None if v == "none" and k in ("category", "id") else v for k, v in pairs.items()}
-    return Schema(**mapped)
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:

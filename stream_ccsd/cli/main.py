@@ -9,6 +9,8 @@ from typing import Annotated
 import typer
 
 from stream_ccsd.cli import bench, evaluate
+from stream_ccsd.cli.alerts import alerts, explain
+from stream_ccsd.cli.fit import fit, simulate
 from stream_ccsd.cli.replay import replay
 from stream_ccsd.errors import StreamCcsdError
 
@@ -19,6 +21,10 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(replay)
+app.command()(fit)
+app.command()(simulate)
+app.command()(alerts)
+app.command()(explain)
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(bench.app, name="bench")
 

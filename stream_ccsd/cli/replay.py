@@ -2,68 +2,214 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from stream_ccsd.cli.options import ColumnsOption, EncodingOption, SettingsOption, chosen_settings, columns_schema
 from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table, progress_bar
+from stream_ccsd.errors import StreamCcsdError
 
 _SHOWN = 12
+DEAD_LETTERS, STOPPED = 3, 130
 
 
 def replay(
-    accounts: Annotated[int, typer.Option(help="Customers of the simulated stream.", min=10)] = 400,
-    days: Annotated[int, typer.Option(help="Days the simulated stream lasts.", min=10)] = 120,
-    seed: Annotated[int, typer.Option(help="Seed of the simulation.", min=0)] = 0,
-    alert_rate: Annotated[
-        float, typer.Option(help="Alert budget: share of normal transactions allowed over the threshold (0 < r < 1).")
-    ] = 1e-3,
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="FILE",
+            help="Transactions in order of arrival: .csv, .jsonl (also .gz, .xz) or .parquet. "
+            "[default: a simulated town]",
+        ),
+    ] = None,
+    model: Annotated[Path | None, typer.Option(metavar="DIR", help="Model from 'stream-ccsd fit'.")] = None,
+    columns: ColumnsOption = "",
+    encoding: EncodingOption = None,
+    label: Annotated[
+        str | None, typer.Option(help="Label column, for the summary only; the engine never sees it.")
+    ] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the outputs.")] = Path("replay-output"),
+    state: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Keep everything in this SQLite file: stop and resume at will.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the state file stopped.")] = False,
+    speed: Annotated[
+        str, typer.Option(help="max, 10x (units of the stream's time a second), or 500 (events a second).")
+    ] = "max",
+    start: Annotated[float | None, typer.Option("--from", help="Leave out what happened before this time.")] = None,
+    until: Annotated[float | None, typer.Option(help="Leave out what happened at this time or later.")] = None,
+    accounts: Annotated[
+        str | None, typer.Option(help="Only these accounts: comma-separated, or @FILE with one a line.")
+    ] = None,
+    unseen: Annotated[bool, typer.Option("--unseen", help="Leave out accounts the model was fitted on.")] = False,
+    threshold: Annotated[float | None, typer.Option(help="Alert threshold in nats; by default the model's.")] = None,
+    customers: Annotated[int, typer.Option(help="Of the simulated town.", min=10)] = 400,
+    days: Annotated[int, typer.Option(help="Of the simulated town.", min=10)] = 120,
+    seed: Annotated[int, typer.Option(help="Of the simulated town.", min=0)] = 0,
+    settings: SettingsOption = None,
     every: Annotated[bool, typer.Option("--all", help=f"Print every alert, not only the first {_SHOWN}.")] = False,
     json_target: JsonOption = None,
 ) -> None:
-    """Replay a built-in simulated stream: fit on normal accounts, stream the others, print alerts with their reasons.
+    """Replay transactions as a stream: alerts as they happen, a summary, scores and a report at the end.
 
-    The simulator knows which transactions are fraud; the engine does not. The summary compares the two.
+    Without --data it simulates a town, fits a model on some of its normal accounts and streams the others.
+
+    Exit code 0: all records were scored; 3: some went to dead_letters.jsonl; 130: stopped by Ctrl-C, at a whole batch.
     """
-    from replay.simulated import replay_simulated
-    from stream_ccsd.alert.reasons import Alert
-    from stream_ccsd.settings import Settings
+    from replay.pace import Pace
+    from replay.session import Session
 
+    check_target(json_target)
+    if resume and state is None:
+        raise StreamCcsdError("--resume needs --state: the file to go on with")
+    pace = Pace.parse(speed)
     console = Console(stderr=json_target == "-")
+    with progress_bar(console) as begin:
+        if data is None:
+            from replay.simulated import simulated_replay
+
+            if model is not None or label is not None or accounts is not None or columns:
+                raise StreamCcsdError("--model, --label, --accounts and --columns need --data: a file to replay")
+            fitted, source = simulated_replay(customers, days, seed, chosen_settings(settings), begin("fitting"))
+        else:
+            fitted, source = _from_file(
+                data, model, columns_schema(columns), encoding, label, start, until, accounts, unseen
+            )
+        session = Session(source, fitted, out, state, resume, threshold)
+        show = begin("replaying")
+        with _stoppable() as stop:
+            result = session.run(
+                pace=pace,
+                stop=stop,
+                on_alert=_printer(console, every),
+                progress=lambda clock, harvest: show(round(1000 * source.share()), 1000),
+            )
+    emit(result, json_target, _show)
+    if not result["complete"]:
+        raise typer.Exit(STOPPED)
+    if result["dead_letters"]:
+        raise typer.Exit(DEAD_LETTERS)
+
+
+def _from_file(
+    data: Path,
+    model: Path | None,
+    schema: Any,
+    encoding: str | None,
+    label: str | None,
+    start: float | None,
+    until: float | None,
+    accounts: str | None,
+    unseen: bool,
+) -> tuple[Any, Any]:
+    from replay.source import FileSource, Wanted
+    from stream_ccsd.library.model import Model
+
+    if model is None:
+        raise StreamCcsdError(
+            f"replaying a file needs a model: stream-ccsd fit --data {data} --model model, then add --model model here"
+        )
+    if not data.is_file():
+        raise StreamCcsdError(f"there is no file {data}")
+    without = fitted_accounts(model) if unseen else frozenset()
+    wanted = Wanted(start, until, _account_names(accounts), without)
+    return Model.load(model), FileSource(data, schema, label=label, encoding=encoding, wanted=wanted)
+
+
+def fitted_accounts(model: Path) -> frozenset[str]:
+    """The accounts that 'stream-ccsd fit' fitted a model on, from the list it leaves beside it."""
+    import json
+
+    path = model / "fitted_accounts.json"
+    try:
+        return frozenset(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError) as error:
+        raise StreamCcsdError(f"{path} cannot be read: --unseen works with models of 'stream-ccsd fit'") from error
+
+
+def _account_names(text: str | None) -> frozenset[str] | None:
+    if text is None:
+        return None
+    if text.startswith("@"):
+        try:
+            names = Path(text[1:]).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise StreamCcsdError(f"the accounts in {text[1:]} cannot be read: {error}") from error
+    else:
+        names = text.split(",")
+    return frozenset(name.strip() for name in names if name.strip())
+
+
+@contextmanager
+def _stoppable() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or a wish to terminate came; a second one ends the process at once."""
+    asked = False
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _printer(console: Console, every: bool) -> Callable[[Any], None]:
     shown = 0
 
-    def show(alert: Alert) -> None:
+    def show(alert: Any) -> None:
         nonlocal shown
         shown += 1
         if every or shown <= _SHOWN:
-            line = f"[bold]day {alert.time:6.1f}[/bold]  {escape(alert.headline)}"
-            console.print(line, highlight=False, soft_wrap=True)
+            console.print(f"[bold]{alert.time:10.2f}[/bold]  {escape(alert.headline)}", highlight=False, soft_wrap=True)
         elif shown == _SHOWN + 1:
             console.print("further alerts are counted, not printed (--all prints them)")
 
-    check_target(json_target)
-    with progress_bar(console) as start:
-        result = replay_simulated(
-            accounts, days, seed, Settings(alert_rate=alert_rate), show, start("calibrating"), start("streaming")
-        )
-    emit(result, json_target, _show)
+    return show
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
     def share(value: float | None) -> str:
         return "-" if value is None else f"{value:.0%}"
 
+    rate = f" at {result['events_per_s']:,.0f} records/s" if result["events_per_s"] else ""
     console.print(
-        f"\n{result['events']:,} transactions of {result['accounts']:,} accounts at {result['events_per_s']:,.0f}/s; "
-        f"{result['alerts']} alerts against {result['library_windows']:,} library windows (model {result['model']})"
+        f"\n{result['transactions']:,} transactions of {result['accounts']:,} accounts{rate}; "
+        f"{result['alerts']:,} alerts against {result['library_windows']:,} library windows (model {result['model']})"
     )
-    delay = result["median_delay_days"]
+    if result["latency_p50_ms"] is not None:
+        p50, p99 = result["latency_p50_ms"], result["latency_p99_ms"]
+        console.print(f"latency of one transaction: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+    if "recall" in result:
+        _show_labels(console, result, share)
+    if result["dead_letters"]:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in result["dead_letters_by_reason"].items())
+        console.print(f"[bold]{result['dead_letters']:,} dead letters[/bold]: {escape(reasons)}")
+    if not result["complete"]:
+        again = "add --resume to go on" if result["state"] else "with --state FILE it could be resumed"
+        console.print(f"[bold]stopped[/bold] behind record {result['position']:,}; {again}")
+    console.print(f"report: {result['outputs']}/report.html, beside alerts.jsonl, scores.parquet, dead_letters.jsonl")
+
+
+def _show_labels(console: Console, result: dict[str, Any], share: Callable[[float | None], str]) -> None:
+    delay = result["median_delay_time"]
+    after = "" if delay is None else f", half of them within {result['median_delay_transactions']:.0f} transactions"
     console.print(
-        f"by account: caught {result['caught_accounts']} of {result['fraud_accounts']} with fraud "
-        f"(recall {share(result['recall'])}, precision {share(result['precision'])}, "
-        f"median delay {'-' if delay is None else f'{delay:.1f} days'})"
+        f"against the labels, by account: caught {result['caught_accounts']} of {result['fraud_accounts']} with fraud "
+        f"(recall {share(result['recall'])}, precision {share(result['precision'])}){after}"
     )
     table = plain_table("")
     for column in ("fraud pattern", "accounts", "caught"):

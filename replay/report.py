@@ -1,0 +1,111 @@
+"""A replay as one page: what came, what was alerted and why, what was refused."""
+
+from __future__ import annotations
+
+import html
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from replay.tally import EDGES, Tally
+from stream_ccsd.page import BLUE, GREY, RED, axes, picture, table, write_page
+
+
+def write_report(path: Path, name: str, summary: dict[str, Any], tally: Tally) -> Path:
+    """Write the page; returns its path."""
+    parts = [_overview(summary), picture(_draw_time(tally), "transactions and alerts over time")]
+    parts += ["<h2>Alert scores</h2>", picture(_draw_scores(tally, summary), "distribution of the alert score")]
+    if tally.labelled:
+        parts += ["<h2>Against the labels</h2>", *_against_labels(summary)]
+    parts += ["<h2>Highest alerts</h2>", *_alerts(tally)]
+    if tally.dead_letters:
+        rows = [[reason, f"{count:,}"] for reason, count in tally.dead_letters.most_common()]
+        parts += [
+            "<h2>Dead letters</h2>",
+            "<p>Records that had no effect; each is in dead_letters.jsonl with its line and reason.</p>",
+            table(["reason", "records"], rows),
+        ]
+    return write_page(path, f"Replay: {name}", parts)
+
+
+def _overview(summary: dict[str, Any]) -> str:
+    latency = ""
+    if summary.get("latency_p50_ms") is not None:
+        latency = (
+            f", {summary['events_per_s']:,.0f} records a second, latency p50 {summary['latency_p50_ms']:.2f} ms and "
+            f"p99 {summary['latency_p99_ms']:.2f} ms"
+        )
+    return (
+        f"<p>{summary['transactions']:,} transactions of {summary['accounts']:,} accounts, "
+        f"{summary['alerts']:,} alerts, {summary['late']:,} late, {summary['dead_letters']:,} dead letters{latency}. "
+        f"Model {html.escape(summary['model'])}.</p>"
+    )
+
+
+def _against_labels(summary: dict[str, Any]) -> list[str]:
+    def share(value: float | None) -> str:
+        return "-" if value is None else f"{value:.0%}"
+
+    rows = [[name, f"{p['accounts']:,}", f"{p['caught']:,}"] for name, p in summary["patterns"].items()]
+    text = (
+        f"<p>{summary['caught_accounts']:,} of {summary['fraud_accounts']:,} accounts with fraud were alerted "
+        f"from their first fraud on (by account: recall {share(summary['recall'])}, "
+        f"precision {share(summary['precision'])})"
+    )
+    if summary["median_delay_time"] is not None:
+        text += (
+            f"; half of them within {summary['median_delay_transactions']:.0f} transactions "
+            f"({summary['median_delay_time']:.2g} units of time)"
+        )
+    return [text + ". The engine never sees a label.</p>", table(["pattern", "accounts", "caught"], rows)]
+
+
+def _alerts(tally: Tally) -> list[str]:
+    if not tally.top:
+        return ["<p>None.</p>"]
+    rows = []
+    for _, _, line in sorted(tally.top, reverse=True):
+        alert = json.loads(line)
+        best = "; ".join(r["text"] for r in alert["reasons"][:2])
+        rows.append([alert["account"], f"{alert['time']:g}", f"{alert['score']:.1f}", best])
+    return [
+        table(["account", "time", "score", "why"], rows),
+        "<p class=note>Scores are in nats of rarity: 6.9 is one in 1,000 normal transactions, 9.2 one in 10,000.</p>",
+    ]
+
+
+def _draw_time(tally: Tally) -> Any:
+    figure, panels = axes(2, 1, 11, 4.6)
+    counts = tally.over_time
+    if not counts.events:
+        return figure
+    places = np.arange(min(counts.events), max(counts.events) + 1)
+    edges = np.append(places, places[-1] + 1) * counts.width
+    for ax, kinds in ((panels[0, 0], [("events", GREY)]), (panels[1, 0], [("fraud", BLUE), ("alerts", RED)])):
+        for kind, colour in kinds:
+            values = [getattr(counts, kind)[place] for place in places.tolist()]
+            if kind == "fraud" and not tally.labelled:
+                continue
+            name = {"events": "transactions", "fraud": "fraudulent transactions (labels)"}.get(kind, kind)
+            ax.stairs(values, edges, color=colour, label=name, lw=1.2)
+        ax.legend(fontsize=8, loc="upper left")
+        ax.set(ylim=(0, None), ylabel=f"per {counts.width:g}")
+    panels[1, 0].set(xlabel="time")
+    return figure
+
+
+def _draw_scores(tally: Tally, summary: dict[str, Any]) -> Any:
+    figure, panels = axes(1, 1, 11, 3.4)
+    ax = panels[0, 0]
+    names = {"normal": "not labelled as fraud" if tally.labelled else "all transactions", "fraud": "labelled as fraud"}
+    for kind, colour in (("normal", BLUE), ("fraud", RED)):
+        if kind == "fraud" and not tally.labelled:
+            continue
+        ax.stairs(tally.histogram[kind], EDGES, fill=True, alpha=0.5, color=colour, label=names[kind])
+    ax.axvline(summary["threshold"], color="k", ls="--", lw=0.9, label="alert threshold")
+    scale = "log" if tally.transactions else "linear"
+    ax.set(yscale=scale, xlabel="alert score, nats of rarity", ylabel="transactions")
+    ax.legend(fontsize=8)
+    return figure

@@ -1,0 +1,120 @@
+"""The loop of a replay: items in, batches through the engine, harvests recorded."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from replay.harvest import Harvest
+from replay.pace import Pace
+from replay.source import Item, Source
+from stream_ccsd.engine import Engine, Result
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.transaction import Refusal, Transaction
+
+BATCH = 2000
+
+
+class BrokenSourceError(StreamCcsdError):
+    """A source could not be read to its end; everything before that was recorded."""
+
+
+_LATENCIES = 20_000
+_ALONE = 5  # transactions of a batch that go alone
+_SLEEP = 0.2  # so that a wish to stop is heard soon
+
+Recorder = Callable[[Harvest], None]
+
+
+class Stop(Protocol):
+    """Whether somebody asked to stop."""
+
+    def __call__(self) -> bool:
+        """At the next whole batch."""
+
+
+@dataclass
+class Clock:
+    """Where the time of a replay went; latencies are of single events, some of each batch."""
+
+    events: int = 0
+    seconds: float = 0.0
+    scoring: float = 0.0
+    latencies: list[float] = field(default_factory=list)
+
+    def latency_ms(self, share: float) -> float | None:
+        """The latency that so many events stay under."""
+        ordered = sorted(self.latencies)
+        return 1000 * ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else None
+
+
+def replay_stream(
+    source: Source,
+    engine: Engine,
+    record: Recorder,
+    *,
+    after: int = 0,
+    pace: Pace | None = None,
+    stop: Stop = lambda: False,
+    progress: Callable[[Clock, Harvest], None] | None = None,
+    batch: int = BATCH,
+) -> Clock:
+    """Replay a source from behind a place to its end, or until asked to stop: always at a whole batch.
+
+    ``record`` is called once a batch, after the engine has written the batch's states.
+    """
+    clock, begun, waiting = Clock(), time.perf_counter(), 0.0
+    pending: list[Item] = []
+    pace = pace or Pace()
+
+    def flush() -> None:
+        harvest = Harvest.of(pending, _scored(engine, pending, clock))
+        record(harvest)
+        clock.events += len(pending)
+        clock.seconds = time.perf_counter() - begun - waiting
+        pending.clear()
+        if progress:
+            progress(clock, harvest)
+
+    items = source.items(after)
+    while True:
+        try:
+            item = next(items, None)
+        except StreamCcsdError as error:  # the source broke off: what came before it is whole
+            if pending:
+                flush()
+            raise BrokenSourceError(str(error)) from error
+        if item is None:
+            break
+        delay = 0.0 if isinstance(item.found, Refusal) else pace.delay(item.found.time)
+        if pending and (delay > 0 or len(pending) >= batch):
+            flush()
+        while delay > 0 and not stop():
+            waited = min(delay, _SLEEP)
+            time.sleep(waited)
+            waiting, delay = waiting + waited, delay - waited
+        if stop():
+            break
+        pending.append(item)
+    if pending:
+        flush()
+    clock.seconds = time.perf_counter() - begun - waiting
+    return clock
+
+
+def _scored(engine: Engine, items: list[Item], clock: Clock) -> list[Result]:
+    """Results of the transactions; the first few one by one, for their latency: the bits are the same."""
+    transactions = [item.found for item in items if isinstance(item.found, Transaction)]
+    begun = time.perf_counter()
+    results: list[Result] = []
+    for number, transaction in enumerate(transactions[:_ALONE]):
+        alone = time.perf_counter()
+        results.append(engine.process(transaction))
+        # The very first loads compiled code, and the first of a batch finds caches full of other things.
+        if clock.events and number and len(clock.latencies) < _LATENCIES:
+            clock.latencies.append(time.perf_counter() - alone)
+    results += engine.process_many(transactions[_ALONE:])
+    clock.scoring += time.perf_counter() - begun
+    return results

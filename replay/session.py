@@ -1,0 +1,170 @@
+"""A replay from start to end: where it begins, where it is recorded, and what is written when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from replay.harvest import Harvest
+from replay.outputs import OutputFiles, alert_line
+from replay.pace import Pace
+from replay.report import write_report
+from replay.run import BATCH, BrokenSourceError, Clock, Stop, replay_stream
+from replay.source import Source
+from replay.state import StateFile
+from replay.tally import Tally
+from stream_ccsd.alert.reasons import Alert
+from stream_ccsd.engine import Engine
+from stream_ccsd.library.model import Model
+
+Progress = Callable[[Clock, Harvest], None]
+
+
+@dataclass(frozen=True)
+class Session:
+    """One replay. With a ``state`` file it can be stopped in any way and resumed; without, it is all in memory."""
+
+    source: Source
+    model: Model
+    out: Path
+    state: Path | None = None
+    resume: bool = False
+    threshold: float | None = None
+
+    def run(
+        self,
+        *,
+        pace: Pace | None = None,
+        stop: Stop = lambda: False,
+        on_alert: Callable[[Alert], None] = lambda alert: None,
+        progress: Progress | None = None,
+        batch: int = BATCH,
+    ) -> dict[str, Any]:
+        """Replay to the end of the source, or until asked to stop; write the outputs; return the summary."""
+        broken: BrokenSourceError | None = None
+        clock = Clock()
+
+        def watch(now: Clock, harvest: Harvest) -> None:
+            nonlocal clock
+            clock = now
+            for _, alert in harvest.alerts:
+                on_alert(alert)
+            if progress:
+                progress(now, harvest)
+
+        recording = _Durable(self) if self.state is not None else _InMemory(self)
+        try:
+            replay_stream(
+                self.source,
+                recording.engine,
+                recording.record,
+                after=recording.position,
+                pace=pace,
+                stop=stop,
+                progress=watch,
+                batch=batch,
+            )
+        except BrokenSourceError as error:
+            broken = error
+        except BaseException:
+            recording.abandon()
+            raise
+        tally = recording.finish()
+        summary = self._summary(tally, clock, recording, complete=not stop() and broken is None)
+        write_report(self.out / "report.html", self.source.name, summary, tally)
+        if broken is not None:
+            raise broken
+        return summary
+
+    def _summary(self, tally: Tally, clock: Clock, recording: _InMemory | _Durable, complete: bool) -> dict[str, Any]:
+        return {
+            "source": self.source.name,
+            "model": self.model.version,
+            "library_windows": self.model.facts["library_windows"],
+            "threshold": recording.engine.threshold,
+            "complete": complete,
+            "position": recording.position,
+            "events": clock.events,
+            "events_per_s": clock.events / clock.seconds if clock.seconds else None,
+            "scoring_share": clock.scoring / clock.seconds if clock.seconds else None,
+            "latency_p50_ms": clock.latency_ms(0.5),
+            "latency_p99_ms": clock.latency_ms(0.99),
+            **tally.to_dict(),
+            "outputs": str(self.out),
+            "state": None if self.state is None else str(self.state),
+        }
+
+
+class _InMemory:
+    """States in memory, outputs written as they come."""
+
+    def __init__(self, session: Session) -> None:
+        self.engine = Engine(session.model, threshold=session.threshold)
+        self.position = 0
+        self._tally = Tally()
+        self._files = OutputFiles(session.out, session.model.version)
+
+    def record(self, harvest: Harvest) -> None:
+        self._files.add(harvest)
+        self._tally.add_scores(harvest.scores)
+        self._tally.add_lines(
+            [alert_line(*alert) for alert in harvest.alerts], [letter.to_json() for letter in harvest.dead_letters]
+        )
+        self.position = harvest.position
+
+    def finish(self) -> Tally:
+        self._files.close()
+        return self._tally
+
+    def abandon(self) -> None:
+        self._files.close()
+
+
+class _Durable:
+    """States and outputs in a state file; the output files are made of it when the replay stops."""
+
+    def __init__(self, session: Session) -> None:
+        assert session.state is not None
+        self._session = session
+        threshold = session.model.threshold if session.threshold is None else session.threshold
+        facts = {
+            "source": session.source.fingerprint(),
+            "model": session.model.version,
+            "threshold": threshold,
+        }
+        open_file = StateFile.resume if session.resume else StateFile.create
+        self._file = open_file(session.state, facts)
+        self.engine = Engine(session.model, self._file.states, threshold)
+        self.record = self._file.record
+
+    @property
+    def position(self) -> int:
+        return self._file.position
+
+    def finish(self) -> Tally:
+        tally = Tally()
+        try:
+            export(self._file, self._session.out, tally)
+        finally:
+            self._file.close()
+        return tally
+
+    def abandon(self) -> None:
+        self._file.close()
+
+
+def export(state: StateFile, out: Path, tally: Tally | None = None) -> None:
+    """The output files of a state, the same to the byte however often the replay was stopped."""
+    tally = tally or Tally()
+    with OutputFiles(out, state.facts["model"]) as files:
+        for scores in state.scores():
+            files.add_scores(scores)
+            tally.add_scores(scores)
+        for line in state.lines("alerts"):
+            files.add_lines([line], [])
+            tally.add_lines([line], [])
+        for line in state.lines("dead_letters"):
+            files.add_lines([], [line])
+            tally.add_lines([], [line])

@@ -1,0 +1,104 @@
+"""``stream-ccsd fit`` and ``stream-ccsd simulate``: a model from a file, and a file from nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from stream_ccsd.cli.options import ColumnsOption, EncodingOption, SettingsOption, chosen_settings, columns_schema
+from stream_ccsd.cli.output import JsonOption, check_target, emit, progress_bar
+from stream_ccsd.errors import StreamCcsdError
+
+
+def fit(
+    data: Annotated[
+        Path, typer.Option("--data", metavar="FILE", help="Transactions: .csv, .jsonl (.gz, .xz), .parquet.")
+    ],
+    model: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the model.")],
+    columns: ColumnsOption = "",
+    encoding: EncodingOption = None,
+    label: Annotated[
+        str | None, typer.Option(help="Leave out accounts with a 1 in this column: fit on what is known to be normal.")
+    ] = None,
+    share: Annotated[float, typer.Option(help="Fit on so large a random share of the accounts (0 < s <= 1).")] = 1.0,
+    seed: Annotated[int, typer.Option(help="Of that share.", min=0)] = 0,
+    until: Annotated[float | None, typer.Option(help="Use only what happened before this time.")] = None,
+    settings: SettingsOption = None,
+    json_target: JsonOption = None,
+) -> None:
+    """Fit a model on the transactions of accounts taken to be normal.
+
+    With a share below 1, the others can be replayed unseen: stream-ccsd replay --data FILE --model DIR --unseen.
+    """
+    from replay.fitting import fit_file
+
+    check_target(json_target)
+    if not 0 < share <= 1:
+        raise typer.BadParameter(f"expected a number above 0, up to 1, got {share}", param_hint="--share")
+    if not data.is_file():
+        raise StreamCcsdError(f"there is no file {data}")
+    with progress_bar() as start:
+        found = fit_file(
+            data,
+            chosen_settings(settings),
+            schema=columns_schema(columns),
+            encoding=encoding,
+            label=label,
+            share=share,
+            seed=seed,
+            until=until,
+            progress=start("calibrating"),
+        )
+    try:
+        found.model.save(model)
+        names = json.dumps(sorted(found.accounts), ensure_ascii=False)
+        (model / "fitted_accounts.json").write_text(names, encoding="utf-8")
+    except OSError as error:
+        raise StreamCcsdError(f"cannot write the model to {model}: {error.strerror}") from error
+    facts = {
+        "model": found.model.version,
+        "folder": str(model),
+        "accounts": len(found.accounts),
+        "left_out": found.left_out,
+        "refused": found.refused,
+        "threshold": found.model.threshold,
+        **found.model.facts,
+    }
+    emit(facts, json_target, _show)
+
+
+def _show(console: Console, facts: dict[str, Any]) -> None:
+    console.print(
+        f"model {facts['model']} in {facts['folder']}: fitted on {facts['accounts']:,} accounts, "
+        f"{facts['library_windows']:,} library windows; {facts['left_out']:,} accounts left out, "
+        f"{facts['refused']:,} records refused"
+    )
+
+
+def simulate(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to: .csv, .csv.gz or .parquet.")],
+    customers: Annotated[int, typer.Option(help="How many.", min=1)] = 1000,
+    days: Annotated[int, typer.Option(help="How long.", min=1)] = 120,
+    fraud_share: Annotated[float, typer.Option(help="Share of the customers that suffer fraud.", min=0, max=1)] = 0.05,
+    merchants: Annotated[int, typer.Option(help="How many.", min=10)] = 250,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same file.", min=0)] = 0,
+    json_target: JsonOption = None,
+) -> None:
+    """Write a simulated stream of any size to a file, with its labels (columns fraud and pattern), for load tests.
+
+    A customer makes about 1.15 transactions a day: a million customers for ten days are some 11 million rows.
+    """
+    from replay.simulated import write_simulated
+    from replay.simulator import Town
+
+    check_target(json_target)
+    with progress_bar() as start:
+        town = Town(customers, days, fraud_share, merchants, seed)
+        rows, frauds = write_simulated(town, out, start("days"))
+    facts = {"file": str(out), "transactions": rows, "fraudulent": frauds, "customers": customers, "days": days}
+    text = f"{rows:,} transactions, {frauds:,} of them fraud: {out}"
+    emit(facts, json_target, lambda console, _: console.print(text))

@@ -1,0 +1,57 @@
+"""Options that several commands share, and what they mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+ColumnsOption = Annotated[
+    str,
+    typer.Option(
+        metavar="MAP", help="Column mapping like account=user,time=when,category=none,id=none; by default guessed."
+    ),
+]
+EncodingOption = Annotated[
+    str | None, typer.Option(help="Text encoding of the file; by default UTF-8, or what its byte order mark says.")
+]
+SettingsOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the engine, like alert_rate=1e-4.")
+]
+StateOption = Annotated[Path, typer.Option("--state", metavar="FILE", help="State file of a replay.")]
+
+
+def columns_schema(columns: str) -> Any:
+    """The schema that ``--columns`` describes; None to guess."""
+    from stream_ccsd.transaction import Schema
+
+    if not columns:
+        return None
+    try:
+        pairs = dict(part.split("=", 1) for part in columns.split(","))
+    except ValueError as error:
+        raise typer.BadParameter(f"expected field=column pairs, got {columns!r}", param_hint="--columns") from error
+    unknown = set(pairs) - {"account", "time", "amount", "category", "merchant", "id"}
+    if unknown:
+        raise typer.BadParameter(f"unknown field {', '.join(sorted(unknown))}", param_hint="--columns")
+    mapped: dict[str, Any] = {k: None if v == "none" and k in ("category", "id") else v for k, v in pairs.items()}
+    return Schema(**mapped)
+
+
+def chosen_settings(given: list[str] | None, **others: Any) -> Any:
+    """The engine's settings, with those given as NAME=VALUE."""
+    import json
+
+    from stream_ccsd.settings import Settings
+
+    values: dict[str, Any] = {k: v for k, v in others.items() if v is not None}
+    for part in given or []:
+        name, mark, text = part.partition("=")
+        if not mark:
+            raise typer.BadParameter(f"expected NAME=VALUE, got {part!r}", param_hint="--set")
+        try:
+            values[name.strip()] = json.loads(text)
+        except ValueError:
+            values[name.strip()] = text
+    return Settings.from_dict(values)

@@ -1,0 +1,255 @@
+import json
+import sqlite3
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from offline.fraud.data import LabelledData
+from offline.fraud.stream import score_stream
+from replay.explain import Explanation
+from replay.pace import Pace
+from replay.session import Session
+from replay.source import FileSource, ListSource, Wanted
+from replay.state import StateFile
+from stream_ccsd.errors import StreamCcsdError
+from tests.conftest import with_settings
+
+FILES = ("scores.parquet", "alerts.jsonl", "dead_letters.jsonl")
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in FILES}
+
+
+@pytest.fixture(scope="module")
+def whole(model, stream_file, tmp_path_factory):
+    """An uninterrupted replay in memory: its outputs and its summary."""
+    out = tmp_path_factory.mktemp("whole")
+    summary = Session(FileSource(stream_file, label="pattern"), model, out).run()
+    return contents(out), summary
+
+
+def test_every_record_is_scored_or_a_dead_letter(whole, stream, stream_file, tmp_path):
+    files, summary = whole
+    (tmp_path / "s.parquet").write_bytes(files["scores.parquet"])
+    scores = pq.read_table(tmp_path / "s.parquet")
+    dead = [json.loads(line) for line in files["dead_letters.jsonl"].splitlines()]
+    lines = stream_file.read_text().splitlines()
+    assert scores["id"].to_pylist() == [t.id for t in stream.transactions]
+    assert len(scores) + len(dead) == len(lines) - 1
+    assert {d["reason"].partition(":")[0] for d in dead} >= {"duplicate", "too late"}
+    for letter in dead:
+        assert letter["raw"] == lines[int(letter["line"]) - 1]
+    positions = sorted([*scores["position"].to_pylist(), *(d["position"] for d in dead)])
+    assert positions == list(range(1, len(lines)))
+    assert summary["transactions"] == len(scores)
+    assert summary["alerts"] == sum(scores["alert"].to_pylist()) == len(files["alerts.jsonl"].splitlines())
+    assert summary["dead_letters"] == len(dead)
+    assert scores.schema.metadata[b"model"].decode() == summary["model"]
+
+
+def test_scores_are_those_of_the_evaluation_to_the_bit(whole, model, stream, tmp_path):
+    (tmp_path / "s.parquet").write_bytes(whole[0]["scores.parquet"])
+    scores = pq.read_table(tmp_path / "s.parquet")
+    data = LabelledData("stream", stream.transactions, np.zeros(len(stream.transactions), bool), 0, "")
+    offline = score_stream(model, data, np.arange(len(stream.transactions)))
+    for name in ("outcome", "habit", "divergence"):
+        np.testing.assert_array_equal(scores[name].to_numpy(zero_copy_only=False), offline.scores[name])
+    np.testing.assert_array_equal(scores["score"].to_numpy(), offline.scores["alert"])
+    assert np.flatnonzero(scores["alert"].to_numpy()).tolist() == sorted(offline.alerts)
+
+
+@pytest.mark.parametrize("batch", [1, 7, 10_000])
+def test_a_state_file_changes_nothing(whole, model, source, tmp_path, batch):
+    summary = Session(source, model, tmp_path / "out", tmp_path / "state.db").run(batch=batch)
+    assert contents(tmp_path / "out") == whole[0]
+    timed = {"outputs", "state", "events_per_s", "scoring_share", "latency_p50_ms", "latency_p99_ms"}
+    assert {k: v for k, v in summary.items() if k not in timed} == {k: v for k, v in whole[1].items() if k not in timed}
+
+
+class StopAfter:
+    """Asks to stop after some looks."""
+
+    def __init__(self, looks):
+        self.left = looks
+
+    def __call__(self):
+        self.left -= 1
+        return self.left < 0
+
+
+@settings(max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(stops=st.lists(st.integers(1, 1500), max_size=4), batch=st.sampled_from([3, 50, 2000]))
+def test_stopped_anywhere_and_resumed_is_the_same(whole, model, stream_file, tmp_path_factory, stops, batch):
+    folder = tmp_path_factory.mktemp("resumed")
+    for turn, looks in enumerate([*stops, None]):
+        session = Session(FileSource(stream_file, label="pattern"), model, folder, folder / "state.db", resume=turn > 0)
+        summary = session.run(batch=batch, **({} if looks is None else {"stop": StopAfter(looks)}))
+    assert summary["complete"]
+    assert contents(folder) == whole[0]
+    for name in ("transactions", "alerts", "caught_accounts", "false_accounts", "patterns"):
+        assert summary[name] == whole[1][name]
+
+
+class FailingDisk:
+    """A recorder's batch that breaks off half-way, like a process that dies."""
+
+    def __init__(self, record, after):
+        self.record, self.left = record, after
+
+    def __call__(self, harvest):
+        self.left -= 1
+        if self.left < 0:
+            raise RuntimeError("gone")
+        self.record(harvest)
+
+
+def test_a_batch_is_recorded_whole_or_not_at_all(whole, model, stream_file, tmp_path, monkeypatch):
+    session = Session(FileSource(stream_file, label="pattern"), model, tmp_path, tmp_path / "s.db")
+    real = StateFile.record
+    left = FailingDisk(lambda h: None, 5)
+    monkeypatch.setattr(StateFile, "record", lambda self, harvest: (left(harvest), real(self, harvest)))
+    with pytest.raises(RuntimeError, match="gone"):
+        session.run(batch=100)
+    monkeypatch.undo()
+    state = StateFile.open(tmp_path / "s.db", read_only=True)
+    assert state.position == 500  # five batches; the states of the sixth are not there
+    assert sum(s.num_rows for s in state.scores()) + len(list(state.lines("dead_letters"))) == 500
+    state.close()
+    Session(FileSource(stream_file, label="pattern"), model, tmp_path, tmp_path / "s.db", resume=True).run()
+    assert contents(tmp_path) == whole[0]
+
+
+def test_two_replays_cannot_write_one_state(model, stream_file, tmp_path):
+    path = tmp_path / "s.db"
+    Session(FileSource(stream_file), model, tmp_path, path).run(stop=StopAfter(900), batch=50)
+    real = StateFile.record
+
+    def overtaken(self, harvest):
+        sqlite3.connect(path).execute("SELECT 1")
+        self.position += 1  # as if the other one had gone further
+        real(self, harvest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StateFile, "record", overtaken)
+        with pytest.raises(StreamCcsdError, match="another replay is writing"):
+            Session(FileSource(stream_file), model, tmp_path, path, resume=True).run()
+
+
+def test_resume_refuses_another_stream_or_model(model, stream, stream_file, tmp_path):
+    path = tmp_path / "s.db"
+    Session(FileSource(stream_file), model, tmp_path, path).run(stop=StopAfter(10))
+    with pytest.raises(StreamCcsdError, match="exists: go on with --resume"):
+        Session(FileSource(stream_file), model, tmp_path, path).run()
+    with pytest.raises(StreamCcsdError, match="another source"):
+        Session(ListSource("x", stream.transactions), model, tmp_path, path, resume=True).run()
+    with pytest.raises(StreamCcsdError, match="another threshold"):
+        Session(FileSource(stream_file), model, tmp_path, path, resume=True, threshold=1.0).run()
+    with pytest.raises(StreamCcsdError, match="another model"):
+        Session(FileSource(stream_file), with_settings(model, grace=2.0), tmp_path, path, resume=True).run()
+    with pytest.raises(StreamCcsdError, match="no state file"):
+        Session(FileSource(stream_file), model, tmp_path, tmp_path / "none.db", resume=True).run()
+
+
+def test_a_damaged_state_is_refused_and_left_alone(whole, model, stream_file, tmp_path):
+    path = tmp_path / "s.db"
+    Session(FileSource(stream_file, label="pattern"), model, tmp_path, path).run(stop=StopAfter(1500), batch=50)
+    good = path.read_bytes()
+    damaged = bytearray(good)
+    damaged[len(good) // 2 : len(good) // 2 + 6000] = b"\xff" * 6000
+    for content, message in (
+        (bytes(damaged), "damaged"),
+        (b"not a database at all" * 9, "damaged"),
+        (good[:5000], "damaged"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(StreamCcsdError, match=message):
+            Session(FileSource(stream_file, label="pattern"), model, tmp_path, path, resume=True).run()
+        assert path.read_bytes() == content
+    path.write_bytes(good)
+    Session(FileSource(stream_file, label="pattern"), model, tmp_path, path, resume=True).run()
+    assert contents(tmp_path) == whole[0]
+
+
+def test_another_database_is_not_taken_for_a_state(tmp_path):
+    path = tmp_path / "other.db"
+    with sqlite3.connect(path) as other:
+        other.execute("CREATE TABLE progress (position, facts)")
+    with pytest.raises(StreamCcsdError, match="not a state file"):
+        StateFile.open(path)
+
+
+def test_alerts_can_be_read_while_a_replay_runs(model, source, tmp_path):
+    path, seen = tmp_path / "s.db", []
+
+    def look(clock, harvest):
+        reader = StateFile.open(path, read_only=True)
+        seen.append(reader.query("SELECT count(*) FROM alerts")[0][0])
+        reader.close()
+
+    summary = Session(source, model, tmp_path, path).run(progress=look, batch=300)
+    assert seen == sorted(seen)
+    assert seen[-1] == summary["alerts"] > 0
+
+
+def test_a_filtered_replay_is_that_of_the_filtered_file(model, stream, stream_file, tmp_path):
+    names = frozenset(sorted({t.account for t in stream.transactions})[:10])
+    wanted = Wanted(start=10.0, until=40.0, accounts=names, without=frozenset(sorted(names)[:2]))
+    kept = [t for t in stream.transactions if t in wanted]
+    assert 0 < len(kept) < len(stream.transactions)
+    Session(FileSource(stream_file, wanted=wanted), model, tmp_path / "a").run()
+    Session(ListSource("x", kept), model, tmp_path / "b").run()
+    a, b = (pq.read_table(tmp_path / n / "scores.parquet") for n in "ab")
+    assert a.drop(["position", "label"]).equals(b.drop(["position", "label"]))
+
+
+def test_a_source_that_breaks_off_loses_nothing_before_it(model, stream, tmp_path):
+    class Broken(ListSource):
+        def items(self, after=0):
+            for item in super().items(after):
+                if item.position > 120:
+                    raise StreamCcsdError("the file ends inside a row")
+                yield item
+
+    with pytest.raises(StreamCcsdError, match="inside a row"):
+        Session(Broken("x", stream.transactions), model, tmp_path / "o", tmp_path / "s.db").run()
+    assert pq.read_table(tmp_path / "o" / "scores.parquet").num_rows == 120
+    Session(ListSource("x", stream.transactions), model, tmp_path / "o", tmp_path / "s.db", resume=True).run()
+    assert pq.read_table(tmp_path / "o" / "scores.parquet").num_rows == len(stream.transactions)
+
+
+def test_explain_finds_what_the_engine_said(model, source, results, tmp_path):
+    Session(source, model, tmp_path, tmp_path / "s.db").run()
+    state = StateFile.open(tmp_path / "s.db", read_only=True)
+    alerted = next(r for r in results if r.alert)
+    found = Explanation.of(state, alerted.transaction.account)
+    own = [r for r in results if r.transaction.account == found.account]
+    assert found.scores["score"].to_pylist() == [r.score for r in own]
+    assert [a["id"] for a in found.alerts] == [r.alert.id for r in own if r.alert]
+    assert found.draw(tmp_path / "a.png").stat().st_size > 10_000
+    with pytest.raises(StreamCcsdError, match="most suspicious"):
+        Explanation.of(state, "nobody")
+    with pytest.raises(StreamCcsdError, match="cannot write the picture"):
+        found.draw(tmp_path / "a.nonsense")
+    state.close()
+
+
+def test_pace():
+    now = [0.0]
+    slow = Pace(events=10.0, clock=lambda: now[0])
+    assert [round(slow.delay(0.0), 3) for _ in range(3)] == [0.0, 0.1, 0.2]
+    own = Pace(factor=2.0, clock=lambda: now[0])
+    assert [own.delay(t) for t in (100.0, 101.0, 104.0)] == [0.0, 0.5, 2.0]
+    now[0] = 5.0
+    assert own.delay(104.0) == 0.0
+    for text in ("fast", "0", "-1x", "x"):
+        with pytest.raises(StreamCcsdError, match="none of: max"):
+            Pace.parse(text)
+
+
+def test_a_paced_replay_is_the_same(whole, model, stream_file, tmp_path):
+    Session(FileSource(stream_file, label="pattern"), model, tmp_path).run(pace=Pace(events=20_000.0))
+    assert contents(tmp_path) == whole[0]
