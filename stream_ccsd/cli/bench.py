@@ -73,6 +73,38 @@ def engine(
     emit(result, json_target, _show_engine)
 
 
+@app.command()
+def replay(
+    data: TransactionsOption = None,
+    customers: Annotated[int, typer.Option(help="Of the simulated stream, 60 days long.", min=20)] = 1500,
+    json_target: JsonOption = None,
+) -> None:
+    """A whole file through the replay: in memory, and with state in SQLite; rate, memory, time outside scoring."""
+    from offline.bench.replay import measure_replay
+
+    check_target(json_target)
+    with progress_bar() as start:
+        result = measure_replay(data, customers, start("bench replay"))
+    emit(result, json_target, _show_replay)
+
+
+def _show_replay(console: Console, result: dict[str, Any]) -> None:
+    table = plain_table(f"{result['events']:,} records of {result['data']}")
+    for column in ("", "records/s", "outside scoring", "peak memory"):
+        table.add_column(column, justify="right" if column else "left")
+    for name, prefix in (("in memory", ""), ("state in SQLite", "durable_")):
+        table.add_row(
+            name,
+            f"{result[prefix + 'events_per_s']:,.0f}",
+            f"{result[prefix + 'outside_scoring_share']:.0%}",
+            f"{result[prefix + 'peak_rss_mb']:,.0f} MB",
+        )
+    console.print(table)
+    console.print(
+        f"with durable state {result['durable_share']:.0%} of the rate; state file {result['state_mb']:,.0f} MB"
+    )
+
+
 def _numbers(text: str, option: str, least: int = 1) -> list[int]:
     try:
         numbers = [int(part) for part in text.split(",") if part.strip()]

@@ -12,6 +12,7 @@ from rich.console import Console
 from stream_ccsd.cli.clustering import clustering
 from stream_ccsd.cli.options import ColumnsOption, columns_schema
 from stream_ccsd.cli.output import JsonOption, cache_folder, check_target, emit, plain_table, progress_bar
+from stream_ccsd.errors import StreamCcsdError
 
 app = typer.Typer(help="Evaluate on labelled data, with the engine's own core.", no_args_is_help=True)
 
@@ -23,8 +24,13 @@ Runs = list[dict[str, Any]]
 @app.command()
 def fraud(
     data: Annotated[
-        Path, typer.Option("--data", metavar="FILE", help="Labelled transactions: .csv, .jsonl (.gz, .xz), .parquet.")
-    ],
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="FILE",
+            help="Labelled transactions: .csv, .jsonl (.gz, .xz), .parquet; by default simulated, pattern by pattern.",
+        ),
+    ] = None,
     protocol: Annotated[
         str, typer.Option(help="stream (causal, label-blind), paper, both, or time (early against late).")
     ] = "stream",
@@ -64,6 +70,9 @@ def fraud(
     except ValueError as error:
         raise typer.BadParameter(f"expected numbers like 0,1,2, got {seeds!r}", param_hint="--seeds") from error
     check_target(json_target)
+    if data is None:
+        _patterns(numbers, report, json_target)
+        return
     with progress_bar() as start:
         labelled = load_labelled(data, columns_schema(columns), label)
         result = evaluate_fraud(
@@ -82,6 +91,36 @@ def fraud(
 
         typer.echo(f"report: {write_report(result, report)}", err=True)
     emit(result, json_target, _show)
+
+
+def _patterns(seeds: list[int], report: Path | None, json_target: str | None) -> None:
+    """Without a file: the simulator's patterns of fraud, each alone."""
+    from offline.fraud.patterns import run_patterns
+    from stream_ccsd.settings import Settings
+
+    if report is not None:
+        raise StreamCcsdError("the report is about a file of labelled transactions: name one with --data")
+    with progress_bar() as start:
+        runs = [run_patterns(800, 120, seed, Settings(), start(f"seed {seed}")) for seed in seeds]
+    emit({"runs": runs}, json_target, _show_patterns)
+
+
+def _show_patterns(console: Console, result: dict[str, Any]) -> None:
+    runs = result["runs"]
+    for metric, title in (("auc", "AUC"), ("ap", "average precision")):
+        table = plain_table(
+            f"simulated fraud by pattern, transaction {title}, mean of {len(runs)} stream(s): the pattern's fraud "
+            "against transactions of normal accounts"
+        )
+        table.add_column("score")
+        for pattern in runs[0]["patterns"]:
+            table.add_column(pattern, justify="right")
+        for name in runs[0]["patterns"][next(iter(runs[0]["patterns"]))]["transaction"]:
+            cells = [mean(r["patterns"][p]["transaction"][name][metric] for r in runs) for p in runs[0]["patterns"]]
+            ours = name in ("alert", "outcome", "habit", "divergence")
+            table.add_row(name if ours else f"baseline {name}", *(f"{v:.3f}" for v in cells))
+        console.print(table)
+        console.print()
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:

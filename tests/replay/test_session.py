@@ -160,13 +160,9 @@ def test_a_damaged_state_is_refused_and_left_alone(whole, model, stream_file, tm
     good = path.read_bytes()
     damaged = bytearray(good)
     damaged[len(good) // 2 : len(good) // 2 + 6000] = b"\xff" * 6000
-    for content, message in (
-        (bytes(damaged), "damaged"),
-        (b"not a database at all" * 9, "damaged"),
-        (good[:5000], "damaged"),
-    ):
+    for content in (bytes(damaged), b"not a database at all" * 9, good[:5000]):
         path.write_bytes(content)
-        with pytest.raises(StreamCcsdError, match=message):
+        with pytest.raises(StreamCcsdError, match="damaged"):
             Session(FileSource(stream_file, label="pattern"), model, tmp_path, path, resume=True).run()
         assert path.read_bytes() == content
     path.write_bytes(good)
