@@ -1,3 +1,4 @@
+import csv
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -6,6 +7,7 @@ import pytest
 from hypothesis import settings
 
 from replay.simulator import SimulatedStream, simulate
+from replay.source import FileSource
 from stream_ccsd.engine import Engine, Result
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
@@ -49,3 +51,37 @@ def with_settings(model: Model, **changes) -> Model:
 @pytest.fixture(scope="session")
 def results(model, stream) -> list[Result]:
     return [*map(Engine(model).process, stream.transactions)]
+
+
+FIELDS = ("account", "time", "amount", "category", "merchant", "id")
+
+
+@pytest.fixture(scope="session")
+def stream_file(stream, tmp_path_factory):
+    """The simulated stream as a CSV file with labels, and every kind of record the engine has a policy for."""
+    path = tmp_path_factory.mktemp("stream") / "stream.csv"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow([*FIELDS, "pattern"])
+        for number, t in enumerate(stream.transactions, start=1):
+            row = [getattr(t, name) for name in FIELDS]
+            writer.writerow([*row, stream.fraud.get(t.id, "")])
+            if number % 400 == 0:
+                writer.writerow([*row[:2], "much", *row[3:], ""])  # not a number
+            if number % 500 == 0:
+                writer.writerow([*row, ""])  # a copy
+            if number % 600 == 0:
+                writer.writerow([row[0], 0.0, *row[2:5], f"late{number}", ""])  # from the past
+    return path
+
+
+@pytest.fixture
+def source(stream_file):
+    return FileSource(stream_file, label="pattern")
+
+
+@pytest.fixture(scope="session")
+def model_folder(model, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models") / "model"
+    model.save(folder)
+    return folder

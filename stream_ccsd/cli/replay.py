@@ -19,6 +19,9 @@ from stream_ccsd.errors import StreamCcsdError
 _SHOWN = 12
 DEAD_LETTERS, STOPPED = 3, 130
 
+# From, until, accounts, and the model whose own accounts are left out.
+_Wanted = tuple[float | None, float | None, str | None, Path | None]
+
 
 def replay(
     data: Annotated[
@@ -50,6 +53,10 @@ def replay(
         str | None, typer.Option(help="Only these accounts: comma-separated, or @FILE with one a line.")
     ] = None,
     unseen: Annotated[bool, typer.Option("--unseen", help="Leave out accounts the model was fitted on.")] = False,
+    to: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="Send the transactions to kafka://host:port/topic instead of scoring them."),
+    ] = None,
     threshold: Annotated[float | None, typer.Option(help="Alert threshold in nats; by default the model's.")] = None,
     customers: Annotated[int, typer.Option(help="Of the simulated town.", min=10)] = 400,
     days: Annotated[int, typer.Option(help="Of the simulated town.", min=10)] = 120,
@@ -72,6 +79,16 @@ def replay(
         raise StreamCcsdError("--resume needs --state: the file to go on with")
     pace = Pace.parse(speed)
     console = Console(stderr=json_target == "-")
+    if to is not None:
+        if state is not None or model is not None:
+            raise StreamCcsdError("--to sends transactions and scores nothing: leave --model and --state to the worker")
+        chosen: _Wanted = (start, until, accounts, None)
+        if data is None:
+            sent = _simulated_source(customers, days, seed)
+        else:
+            sent = _file(data, columns, encoding, label, chosen)
+        _send(sent, to, pace, out, console, json_target)
+        return
     with progress_bar(console) as begin:
         if data is None:
             from replay.simulated import simulated_replay
@@ -80,9 +97,8 @@ def replay(
                 raise StreamCcsdError("--model, --label, --accounts and --columns need --data: a file to replay")
             fitted, source = simulated_replay(customers, days, seed, chosen_settings(settings), begin("fitting"))
         else:
-            fitted, source = _from_file(
-                data, model, columns_schema(columns), encoding, label, start, until, accounts, unseen
-            )
+            wanted: _Wanted = (start, until, accounts, model if unseen else None)
+            fitted, source = _from_file(data, model, columns, encoding, label, wanted)
         session = Session(source, fitted, out, state, resume, threshold)
         show = begin("replaying")
         with _stoppable() as stop:
@@ -100,28 +116,59 @@ def replay(
 
 
 def _from_file(
-    data: Path,
-    model: Path | None,
-    schema: Any,
-    encoding: str | None,
-    label: str | None,
-    start: float | None,
-    until: float | None,
-    accounts: str | None,
-    unseen: bool,
+    data: Path, model: Path | None, columns: str, encoding: str | None, label: str | None, wanted: _Wanted
 ) -> tuple[Any, Any]:
-    from replay.source import FileSource, Wanted
     from stream_ccsd.library.model import Model
 
     if model is None:
         raise StreamCcsdError(
             f"replaying a file needs a model: stream-ccsd fit --data {data} --model model, then add --model model here"
         )
+    return Model.load(model), _file(data, columns, encoding, label, wanted)
+
+
+def _file(data: Path, columns: str, encoding: str | None, label: str | None, wanted: _Wanted) -> Any:
+    from replay.source import FileSource, Wanted
+
     if not data.is_file():
         raise StreamCcsdError(f"there is no file {data}")
-    without = fitted_accounts(model) if unseen else frozenset()
-    wanted = Wanted(start, until, _account_names(accounts), without)
-    return Model.load(model), FileSource(data, schema, label=label, encoding=encoding, wanted=wanted)
+    start, until, accounts, fitted = wanted
+    without = frozenset() if fitted is None else fitted_accounts(fitted)
+    chosen = Wanted(start, until, _account_names(accounts), without)
+    return FileSource(data, columns_schema(columns), label=label, encoding=encoding, wanted=chosen)
+
+
+def _simulated_source(customers: int, days: int, seed: int) -> Any:
+    from replay.simulator import simulate
+    from replay.source import ListSource
+
+    stream = simulate(accounts=customers, days=days, seed=seed)
+    return ListSource(f"simulated stream, seed {seed}", stream.transactions, stream.fraud)
+
+
+def _send(source: Any, to: str, pace: Any, out: Path, console: Console, json_target: str | None) -> None:
+    from replay.kafka import KafkaTarget, produce
+
+    target = KafkaTarget.parse(to)
+    with progress_bar(console) as begin, _stoppable() as stop:
+        show = begin("sending")
+        done = produce(source, target, pace, stop, lambda: show(round(1000 * source.share()), 1000))
+    if done.dead_letters:
+        out.mkdir(parents=True, exist_ok=True)
+        lines = "".join(letter.to_json() + "\n" for letter in done.dead_letters)
+        (out / "dead_letters.jsonl").write_text(lines, encoding="utf-8")
+    emit(
+        done.to_dict() | {"to": to},
+        json_target,
+        lambda shown, result: shown.print(
+            f"{result['sent']:,} transactions sent to {to}, {result['dead_letters']:,} dead letters"
+            + (f" in {out}/dead_letters.jsonl" if result["dead_letters"] else "")
+        ),
+    )
+    if not done.complete:
+        raise typer.Exit(STOPPED)
+    if done.dead_letters:
+        raise typer.Exit(DEAD_LETTERS)
 
 
 def fitted_accounts(model: Path) -> frozenset[str]:
