@@ -7,11 +7,11 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from stream_ccsd.errors import StreamCcsdError
@@ -33,7 +33,12 @@ TransactionsOption = Annotated[
     ),
 ]
 
-Report = Callable[[int, int], None]
+
+class Report(Protocol):
+    """Tells a bar how far the work is, and what else there is to say."""
+
+    def __call__(self, done: int, total: int, note: str | None = None) -> None:
+        """Without a note, the bar says how many of how many."""
 
 
 def cache_folder() -> Path:
@@ -79,11 +84,21 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[str], Rep
     On standard error, unless something else is printed meanwhile: then it must share that console.
     """
     console = console or Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
 
         def start(description: str) -> Report:
-            task = bar.add_task(description, total=None, visible=False)
-            return lambda done, total: bar.update(task, completed=done, total=total, visible=done < total)
+            task = bar.add_task(description, total=None, visible=False, note="")
+
+            def report(done: int, total: int, note: str | None = None) -> None:
+                text = f"{done:,}/{total:,}" if note is None else note
+                bar.update(task, completed=done, total=total, visible=done < total, note=text)
+
+            return report
 
         yield start

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from stream_ccsd.cli.options import ColumnsOption, EncodingOption, SettingsOption, chosen_settings, columns_schema
-from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table, progress_bar
+from stream_ccsd.cli.output import JsonOption, Report, check_target, emit, plain_table, progress_bar
 from stream_ccsd.errors import StreamCcsdError
 
 _SHOWN = 12
@@ -106,7 +106,7 @@ def replay(
                 pace=pace,
                 stop=stop,
                 on_alert=_printer(console, every),
-                progress=lambda clock, harvest: show(round(1000 * source.share()), 1000),
+                progress=_progress(show, source),
             )
     emit(result, json_target, _show)
     if not result["complete"]:
@@ -226,6 +226,19 @@ def _printer(console: Console, every: bool) -> Callable[[Any], None]:
             console.print("further alerts are counted, not printed (--all prints them)")
 
     return show
+
+
+def _progress(show: Report, source: Any) -> Callable[[Any, Any], None]:
+    alerts = 0
+
+    def progress(clock: Any, harvest: Any) -> None:
+        nonlocal alerts
+        alerts += len(harvest.alerts)
+        rate = clock.events / clock.seconds if clock.seconds else 0.0
+        note = f"{clock.events:,} records, {rate:,.0f}/s, {alerts:,} alerts"
+        show(round(1000 * source.share()), 1000, note)
+
+    return progress
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
