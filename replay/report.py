@@ -91,7 +91,7 @@ def _draw_time(tally: Tally) -> Any:
             name = {"events": "transactions", "fraud": "fraudulent transactions (labels)"}.get(kind, kind)
             ax.stairs(values, edges, color=colour, label=name, lw=1.2)
         ax.legend(fontsize=8, loc="upper left")
-        ax.set(ylim=(0, None), ylabel=f"per {counts.width:g}")
+        ax.set(ylim=(0, None), ylabel=f"in {counts.width:g} of time")
     panels[1, 0].set(xlabel="time")
     return figure
 
@@ -105,6 +105,9 @@ def _draw_scores(tally: Tally, summary: dict[str, Any]) -> Any:
             continue
         ax.stairs(tally.histogram[kind], EDGES, fill=True, alpha=0.5, color=colour, label=names[kind])
     ax.axvline(summary["threshold"], color="k", ls="--", lw=0.9, label="alert threshold")
+    used = np.flatnonzero(tally.histogram["normal"] + tally.histogram["fraud"])
+    highest = max(EDGES[used[-1] + 1] if len(used) else 1.0, summary["threshold"])
+    ax.set_xlim(0.0, 1.05 * highest)
     scale = "log" if tally.transactions else "linear"
     ax.set(yscale=scale, xlabel="alert score, nats of rarity", ylabel="transactions")
     ax.legend(fontsize=8)

@@ -31,7 +31,8 @@ class OverTime:
         counter: Counter[int] = getattr(self, kind)
         bins, counts = np.unique(np.floor(times / self.width).astype(np.int64), return_counts=True)
         counter.update(dict(zip(bins.tolist(), counts.tolist(), strict=True)))
-        while len(self.events) > _MOST_BINS:
+        # By their span, not their number: a time far away from the others must not make a long empty axis.
+        while self.events and max(self.events) - min(self.events) >= _MOST_BINS:
             self.width *= 2
             for name in ("events", "alerts", "fraud"):
                 halved: Counter[int] = Counter()

@@ -5,11 +5,15 @@ from __future__ import annotations
 import base64
 import html
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from stream_ccsd.errors import StreamCcsdError
+
+# A cell that is a number, a list of them like "3 / 1 / 2", or nothing.
+_NUMBER = re.compile(r"[-+0-9.,%e/ ]*")
 
 RED, BLUE, GREY, GREEN = "#b2182b", "#2166ac", "#777777", "#1b7837"
 
@@ -19,8 +23,8 @@ _PAGE = """<!doctype html>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
 table {{ border-collapse: collapse; margin: 1rem 0; display: block; overflow-x: auto; }}
-th, td {{ padding: .25rem .8rem; text-align: right; border-bottom: 1px solid #ddd; }}
-th:first-child, td:first-child {{ text-align: left; }}
+th, td {{ padding: .25rem .8rem; text-align: left; border-bottom: 1px solid #ddd; }}
+.number {{ text-align: right; }} .short {{ white-space: nowrap; }}
 img {{ max-width: 100%; height: auto; }} .note {{ color: #555; }}
 </style></head><body>
 <h1>{title}</h1>
@@ -42,10 +46,19 @@ def write_page(path: Path, title: str, parts: Sequence[str]) -> Path:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table of plain texts."""
-    head = "".join(f"<th>{html.escape(h)}</th>" for h in header)
-    body = "".join("<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in rows)
-    return f"<table><tr>{head}</tr>{body}</table>"
+    """A table of plain texts; columns of numbers are set to the right."""
+    numeric = [all(_NUMBER.fullmatch(row[i]) for row in rows) for i in range(len(header))]
+
+    def cell(kind: str, text: str, number: bool) -> str:
+        classes = ("number " if number else "") + ("short" if len(text) < 32 else "")
+        return f'<{kind} class="{classes.strip()}">{html.escape(text)}</{kind}>'
+
+    lines = [("th", header), *(("td", row) for row in rows)]
+    body = "".join(
+        "<tr>" + "".join(cell(kind, c, number) for c, number in zip(line, numeric, strict=True)) + "</tr>"
+        for kind, line in lines
+    )
+    return f"<table>{body}</table>"
 
 
 def axes(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any]:

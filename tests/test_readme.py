@@ -19,9 +19,10 @@ def test_ci_runs_the_command_of_the_readme():
     assert blocks("bash")[1].strip() in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-def test_the_example_runs(tmp_path, monkeypatch, capsys):
+def test_the_examples_run(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    exec(compile(blocks("python")[0], "README.md", "exec"), {})
+    for block in blocks("python"):
+        exec(compile(block, "README.md", "exec"), {})
     printed = capsys.readouterr().out
     assert "normal transactions score this high" in printed
     assert "nats" in printed

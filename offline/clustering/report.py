@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics.cluster import contingency_matrix
 
 from offline.clustering.evaluate import method_name
 from offline.clustering.pictures import Picture
@@ -73,7 +75,7 @@ def _comparison_section(compared: dict[str, Any]) -> list[str]:
 def _cells(run: Run) -> list[str]:
     return [
         run["dataset"],
-        method_name(run) + (f", {run['weights']}" if run.get("weights") else ""),
+        method_name(run),
         run["method"],
         run["selection"],
         setting_text(run),
@@ -88,8 +90,10 @@ def _cells(run: Run) -> list[str]:
 
 def _draw(shown: Picture) -> Any:
     figure, panels = axes(1, 4, 14, 3.4)
-    for ax, groups, title in zip(panels[0], (shown.classes, shown.clusters), ("by class", "by cluster"), strict=False):
-        _scatter(ax, shown.places, groups)
+    classes = np.unique(shown.classes, return_inverse=True)[1]
+    groups = (classes, _named_alike(classes, shown.clusters))
+    for ax, group, title in zip(panels[0], groups, ("by class", "by cluster"), strict=False):
+        _scatter(ax, shown.places, group)
         ax.set(title=title, xticks=[], yticks=[])
     bandwidths = shown.setting.bandwidths
     assert bandwidths is not None
@@ -108,7 +112,16 @@ def _draw(shown: Picture) -> Any:
     return figure
 
 
+def _named_alike(classes: AnyArray, clusters: AnyArray) -> AnyArray:
+    """Clusters numbered as the classes they agree with best, so that colours can be compared."""
+    table = contingency_matrix(clusters, classes)
+    rows, columns = linear_sum_assignment(-table)
+    names = np.arange(len(table)) + table.shape[1]  # clusters beyond the classes keep colours of their own
+    names[rows] = columns
+    return names[np.unique(clusters, return_inverse=True)[1]]
+
+
 def _scatter(ax: Any, places: AnyArray, groups: AnyArray) -> None:
-    for number, group in enumerate(np.unique(groups)):
-        here = groups == group
+    for number in np.unique(groups).tolist():
+        here = groups == number
         ax.scatter(*places[here].T, s=9, alpha=0.7, color=f"C{number % 10}", marker="os^D"[number // 10 % 4])
