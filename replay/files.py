@@ -7,8 +7,10 @@ import gzip
 import io
 import json
 import lzma
+import re
+import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -28,6 +30,8 @@ _JSON_LINES = (".jsonl", ".ndjson")
 _MAX_RAW = 10_000
 # Most lines that one quoted field may run over.
 _MAX_LINES = 20
+# Lines looked at to see how fields are quoted.
+_LOOKED_AT = 50
 # In the order they are tried: the longer marks begin with the shorter ones.
 _BYTE_ORDER_MARKS = (
     (b"\xff\xfe\x00\x00", "utf-32"),
@@ -45,6 +49,7 @@ class Row:
     values: dict[str, Any] | None
     raw: str
     problem: str | None = None
+    is_table: bool = True  # every row has the same columns; lines of JSON may differ
 
     def refusal(self) -> Refusal:
         """Of a row without values."""
@@ -76,7 +81,7 @@ class Reading:
             for row in rows:
                 found = True
                 yield row
-        except (OSError, EOFError, lzma.LZMAError, pa.ArrowException, LookupError) as error:
+        except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeError, pa.ArrowException, LookupError) as error:
             raise StreamCcsdError(f"{self.path} cannot be read: {error}") from error
         if not found:
             raise StreamCcsdError(f"{self.path} holds no transaction: it is empty, or has a header only")
@@ -122,15 +127,17 @@ def read_transactions(
 def parsed_rows(reading: Reading, schema: Schema | None = None) -> Iterator[tuple[Row, Transaction | Refusal]]:
     """Every row with what became of it."""
     chosen: Schema | None = None
+    seen: tuple[str, ...] = ()
     for row in reading.rows():
         if row.values is None:
             yield row, row.refusal()
             continue
-        if chosen is None:
+        if chosen is None or (schema is None and not row.is_table and seen != tuple(row.values)):
+            # Lines of JSON may differ in their fields: each is read by its own.
+            seen = tuple(row.values)
             chosen = schema or guess_schema(list(row.values))
             missing = [c for c in chosen.columns.values() if c not in row.values]
-            # Lines of JSON may differ in their fields; a table may not.
-            if missing and not set(_JSON_LINES) & set(reading.path.suffixes):
+            if missing and row.is_table:
                 names = f"{', '.join(missing)}: it has {', '.join(row.values)}"
                 raise StreamCcsdError(f"{reading.path} has no column named {names}. Map the columns with --columns.")
         yield row, parse_record(chosen, row.values, row.line)
@@ -163,12 +170,12 @@ def _guess_encoding(start: bytes) -> str:
 
 
 def _csv(file: IO[str]) -> Iterator[Row]:
-    first, second = file.readline(), file.readline()
-    # BankSim quotes with apostrophes, everybody else with quotation marks.
-    quote = "'" if second.count("'") >= 2 and '"' not in second else '"'
+    number, first = 1, file.readline()
+    while first and not first.strip():
+        number, first = number + 1, file.readline()
+    waiting = deque(line for line in (file.readline() for _ in range(_LOOKED_AT)) if line)
+    quote = _quote_of(waiting)
     header = next(csv.reader([first], quotechar=quote), [])
-    waiting: deque[str] = deque([second] if second else [])
-    number = 1
     while line := waiting.popleft() if waiting else file.readline():
         number += 1
         text, extra = line, 0
@@ -203,8 +210,23 @@ def _joined(line: str, waiting: deque[str], file: IO[str], quote: str, width: in
         if not following:
             break
         lines.append(following)
+        if _is_row(following, quote, width):  # a good row of its own: the quote before it was a stray one
+            break
     waiting.extendleft(reversed(lines[1:]))
     return line, 0
+
+
+def _is_row(line: str, quote: str, width: int) -> bool:
+    try:
+        return len(next(csv.reader([line], quotechar=quote, strict=True), [])) == width
+    except csv.Error:
+        return False
+
+
+def _quote_of(lines: Iterable[str]) -> str:
+    """BankSim quotes with apostrophes, everybody else with quotation marks: whichever encloses more whole fields."""
+    counts = {q: sum(len(re.findall(rf"(?:^|,){q}[^{q}]*{q}(?=,|\s*$)", line)) for line in lines) for q in "'\""}
+    return "'" if counts["'"] > counts['"'] else '"'
 
 
 def _json_lines(file: IO[str]) -> Iterator[Row]:
@@ -215,9 +237,9 @@ def _json_lines(file: IO[str]) -> Iterator[Row]:
         try:
             record = json.loads(line)
         except (ValueError, RecursionError) as error:
-            yield Row(str(number), None, raw, f"not valid JSON: {error}")
+            yield Row(str(number), None, raw, f"not valid JSON: {error}", is_table=False)
             continue
         if isinstance(record, dict):
-            yield Row(str(number), record, raw)
+            yield Row(str(number), record, raw, is_table=False)
         else:
-            yield Row(str(number), None, raw, "expected a JSON object with named fields")
+            yield Row(str(number), None, raw, "expected a JSON object with named fields", is_table=False)

@@ -8,7 +8,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from replay.harvest import DeadLetter
@@ -49,14 +49,14 @@ class Produced:
     sent: int = 0
     seconds: float = 0.0
     complete: bool = True
-    dead_letters: list[DeadLetter] = field(default_factory=list)
+    dead_letters: int = 0
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
         return {
             "sent": self.sent,
             "events_per_s": self.sent / self.seconds if self.seconds else None,
-            "dead_letters": len(self.dead_letters),
+            "dead_letters": self.dead_letters,
             "complete": self.complete,
         }
 
@@ -73,8 +73,11 @@ def produce(
     pace: Pace | None = None,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[], None] = lambda: None,
+    bury: Callable[[DeadLetter], None] = lambda letter: None,
 ) -> Produced:
     """Send every transaction of a source; returns when the broker has confirmed the last one.
+
+    Records that are no transactions are handed to ``bury``.
 
     The producer is idempotent: a message that had to be sent again is in the topic once, and in its place.
 
@@ -95,7 +98,7 @@ def produce(
         )
         try:
             await producer.start()
-            return await _send_all(producer, source, target.topic, pace or Pace(), stop, progress)
+            return await _send_all(producer, source, target.topic, pace or Pace(), stop, progress, bury)
         except KafkaError as error:
             raise StreamCcsdError(
                 f"{target.brokers}: {error}: is the broker running, and may topic {target.topic!r} be written to?"
@@ -107,15 +110,21 @@ def produce(
 
 
 async def _send_all(
-    producer: Any, source: Source, topic: str, pace: Pace, stop: Callable[[], bool], progress: Callable[[], None]
+    producer: Any,
+    source: Source,
+    topic: str,
+    pace: Pace,
+    stop: Callable[[], bool],
+    progress: Callable[[], None],
+    bury: Callable[[DeadLetter], None],
 ) -> Produced:
     done, waiting = Produced(), deque[Any]()
     begun = time.perf_counter()
     for item in source.items():
         if isinstance(item.found, Refusal):
             refusal = item.found
-            letter = DeadLetter(item.position, item.line, refusal.reason, refusal.field, refusal.value, item.raw)
-            done.dead_letters.append(letter)
+            bury(DeadLetter(item.position, item.line, refusal.reason, refusal.field, refusal.value, item.raw))
+            done.dead_letters += 1
             continue
         delay = pace.delay(item.found.time)
         while delay > 0 and not stop():

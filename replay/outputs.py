@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -17,6 +18,7 @@ from stream_ccsd.errors import StreamCcsdError
 
 # Rows of a Parquet row group: the same whatever the batches were, so that the file is the same to the byte.
 _GROUP = 65_536
+_MANY_BATCHES = 256
 
 
 def alert_line(position: int, alert: Alert) -> str:
@@ -25,25 +27,24 @@ def alert_line(position: int, alert: Alert) -> str:
 
 
 class OutputFiles:
-    """Writes harvests as they come. Lines appear at once; ``scores.parquet`` is complete when closed.
+    """Writes harvests as they come; ``scores.parquet`` appears when all is closed.
 
-    Used as a context: left by an error, the scores so far are still made readable.
+    Live, lines appear at once. Otherwise the files keep their old content until the new one is whole.
     """
 
-    def __init__(self, folder: Path, model: str) -> None:
+    def __init__(self, folder: Path, model: str, live: bool = True) -> None:
         self.folder = folder
-        try:
+        self._final = {name: folder / name for name in ("alerts.jsonl", "dead_letters.jsonl", "scores.parquet")}
+        self._written = {
+            name: path if live and name != "scores.parquet" else folder / f"{name}.tmp"
+            for name, path in self._final.items()
+        }
+        self._schema = SCORES.with_metadata({"model": model})
+        with self._explained():
             folder.mkdir(parents=True, exist_ok=True)
-            self._alerts = _text(folder / "alerts.jsonl")
-            self._dead = _text(folder / "dead_letters.jsonl")
-            self._temporary = folder / f"scores.parquet.{os.getpid()}.tmp"
-            schema = SCORES.with_metadata({"model": model})
-            self._scores = pq.ParquetWriter(self._temporary, schema, compression="zstd")
-        except OSError as error:
-            raise StreamCcsdError(
-                f"cannot write to {folder}: {error.strerror}; name another folder with --out"
-            ) from error
-        self._schema = schema
+            self._alerts = _text(self._written["alerts.jsonl"])
+            self._dead = _text(self._written["dead_letters.jsonl"])
+            self._scores = pq.ParquetWriter(self._written["scores.parquet"], self._schema, compression="zstd")
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0
 
@@ -57,15 +58,18 @@ class OutputFiles:
 
     def add_lines(self, alerts: list[str], dead_letters: list[str]) -> None:
         """Lines that are already JSON."""
-        for file, lines in ((self._alerts, alerts), (self._dead, dead_letters)):
-            if lines:
-                file.write("".join(line + "\n" for line in lines))
-                file.flush()
+        with self._explained():
+            for file, lines in ((self._alerts, alerts), (self._dead, dead_letters)):
+                if lines:
+                    file.write("".join(line + "\n" for line in lines))
+                    file.flush()
 
     def add_scores(self, scores: pa.RecordBatch) -> None:
         """Scores, gathered into row groups of equal size."""
         self._waiting.append(scores)
         self._rows += scores.num_rows
+        if len(self._waiting) >= _MANY_BATCHES:  # small batches take more room than their rows
+            self._waiting = pa.Table.from_batches(self._waiting, SCORES).combine_chunks().to_batches()
         while self._rows >= _GROUP:
             table = pa.Table.from_batches(self._waiting, SCORES)
             self._write(table.slice(0, _GROUP))
@@ -74,13 +78,15 @@ class OutputFiles:
 
     def close(self) -> None:
         """Complete all files."""
-        if self._rows:
-            self._write(pa.Table.from_batches(self._waiting, SCORES))
-        self._waiting, self._rows = [], 0
-        self._scores.close()
-        self._temporary.replace(self.folder / "scores.parquet")
-        self._alerts.close()
-        self._dead.close()
+        with self._explained():
+            if self._rows:
+                self._write(pa.Table.from_batches(self._waiting, SCORES))
+            self._waiting, self._rows = [], 0
+            for file in (self._scores, self._alerts, self._dead):
+                file.close()
+            for name, path in self._final.items():
+                if self._written[name] != path:
+                    self._written[name].replace(path)
 
     def __enter__(self) -> OutputFiles:
         return self
@@ -88,11 +94,30 @@ class OutputFiles:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+        else:
+            self._remove()
 
     def _write(self, table: pa.Table) -> None:
         table = table.combine_chunks().replace_schema_metadata(self._schema.metadata)
-        self._scores.write_table(table, row_group_size=_GROUP)
+        with self._explained():
+            self._scores.write_table(table, row_group_size=_GROUP)
+
+    def _remove(self) -> None:
+        for name, path in self._written.items():
+            if path != self._final[name] and path.exists():
+                path.unlink()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            self._remove()
+            raise StreamCcsdError(
+                f"cannot write to {self.folder}: {error.strerror or error}. Make room, or name another --out"
+            ) from error
 
 
 def _text(path: Path) -> IO[str]:

@@ -23,6 +23,8 @@ class BrokenSourceError(StreamCcsdError):
 
 _LATENCIES = 20_000
 _ALONE = 5  # transactions of a batch that go alone
+# With a pace, a transaction waits at most this long for others to be recorded with.
+_LONGEST_WAIT = 0.05
 _SLEEP = 0.2  # so that a wish to stop is heard soon
 
 Recorder = Callable[[Harvest], None]
@@ -67,6 +69,7 @@ def replay_stream(
     """
     clock, begun, waiting = Clock(), time.perf_counter(), 0.0
     pending: list[Item] = []
+    flushed = begun
     pace = pace or Pace()
 
     def flush() -> None:
@@ -89,8 +92,10 @@ def replay_stream(
         if item is None:
             break
         delay = 0.0 if isinstance(item.found, Refusal) else pace.delay(item.found.time)
-        if pending and (delay > 0 or len(pending) >= batch):
+        waited_long = delay > 0 and time.perf_counter() - flushed + delay > _LONGEST_WAIT
+        if pending and (waited_long or len(pending) >= batch):
             flush()
+            flushed = time.perf_counter()
         while delay > 0 and not stop():
             waited = min(delay, _SLEEP)
             time.sleep(waited)

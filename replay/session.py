@@ -16,7 +16,8 @@ from replay.source import Source
 from replay.state import StateFile
 from replay.tally import Tally
 from stream_ccsd.alert.reasons import Alert
-from stream_ccsd.engine import Engine
+from stream_ccsd.engine import DAMAGED_STATE, Engine
+from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.model import Model
 
 Progress = Callable[[Clock, Harvest], None]
@@ -134,10 +135,32 @@ class _Durable:
             "model": session.model.version,
             "threshold": threshold,
         }
-        open_file = StateFile.resume if session.resume else StateFile.create
-        self._file = open_file(session.state, facts)
+        self._file = self._resumed(session, facts) if session.resume else StateFile.create(session.state, facts)
         self.engine = Engine(session.model, self._file.states, threshold)
-        self.record = self._file.record
+
+    def _resumed(self, session: Session, facts: dict[str, Any]) -> StateFile:
+        assert session.state is not None
+        found = StateFile.open(session.state)
+        same = {name: found.facts[name] == value for name, value in facts.items()}
+        same["source"] = session.source.matches(found.facts["source"])
+        other = next((name for name, agrees in same.items() if not agrees), None)
+        if other is not None:
+            found.close()
+            detail = "" if other == "source" else f" ({found.facts[other]!r}, now {facts[other]!r})"
+            raise StreamCcsdError(
+                f"{session.state} was begun with another {other}{detail}: resume with the same file, options and "
+                "model, or start anew with another --state"
+            )
+        return found
+
+    def record(self, harvest: Harvest) -> None:
+        damaged = next((d for d in harvest.dead_letters if DAMAGED_STATE in d.reason), None)
+        if damaged is not None:  # a good transaction must not become a dead letter because the file is damaged
+            raise StreamCcsdError(
+                f"{self._file.path}: {damaged.reason}: the file is damaged. It was left as it is: put a copy back, or "
+                "start anew with another --state"
+            )
+        self._file.record(harvest)
 
     @property
     def position(self) -> int:
@@ -158,7 +181,7 @@ class _Durable:
 def export(state: StateFile, out: Path, tally: Tally | None = None) -> None:
     """The output files of a state, the same to the byte however often the replay was stopped."""
     tally = tally or Tally()
-    with OutputFiles(out, state.facts["model"]) as files:
+    with OutputFiles(out, state.facts["model"], live=False) as files:
         for scores in state.scores():
             files.add_scores(scores)
             tally.add_scores(scores)

@@ -6,16 +6,19 @@ A label, where a source has one, travels beside its transaction for the summary.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
 from replay.files import Reading, Row, parsed_rows, raw_text
+from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.transaction import Refusal, Schema, Transaction
 
 _FINGERPRINT_BYTES = 1 << 16
-_NEGATIVE = {"", "0", "0.0", "false", "False", "no", "None"}
+_NEGATIVE = {"", "0", "0.0", "false", "f", "no", "n", "none", "null", "nan"}
+_POSITIVE = {"1", "1.0", "true", "t", "yes", "y"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,9 @@ class Source(Protocol):
 
     def fingerprint(self) -> str:
         """What a resumed replay compares, so as not to go on with another stream."""
+
+    def matches(self, fingerprint: str) -> bool:
+        """Whether that is the fingerprint of this stream."""
 
     def items(self, after: int = 0) -> Iterator[Item]:
         """Items behind the given place, in order. Places count every record, the left out ones too."""
@@ -85,13 +91,26 @@ class FileSource:
         self._reading = Reading(path, encoding)
 
     def fingerprint(self) -> str:
-        """Of the file's beginning and of how it is read; a file that has grown since is the same one."""
-        digest = hashlib.sha256(repr((self.schema, self._wanted, self._reading.encoding)).encode())
+        """Of how the file is read and of its beginning up to a line's end; says how long that beginning was."""
         with self.path.open("rb") as file:
             start = file.read(_FINGERPRINT_BYTES)
-        # Of a file shorter than that, all but the last line, which may have been cut off.
-        digest.update(start if len(start) == _FINGERPRINT_BYTES else start[: start.find(b"\n") + 1])
-        return digest.hexdigest()
+        length = start.rfind(b"\n") + 1 or len(start)
+        return f"{length}:{self._digest(start[:length])}"
+
+    def matches(self, fingerprint: str) -> bool:
+        """Whether it is the same file, read in the same way; it may have grown since.
+
+        A line that was cut off at the end of the shorter file was a dead letter, and is not read again.
+        """
+        length, _, digest = fingerprint.partition(":")
+        with self.path.open("rb") as file:
+            return digest == self._digest(file.read(int(length)))
+
+    def _digest(self, start: bytes) -> str:
+        w = self._wanted
+        accounts = None if w.accounts is None else sorted(w.accounts)
+        how = (self.schema, self.label, self._reading.encoding, w.start, w.until, accounts, sorted(w.without))
+        return hashlib.sha256(repr(how).encode("utf-8", "replace") + start).hexdigest()
 
     def items(self, after: int = 0) -> Iterator[Item]:
         """See :class:`Source`."""
@@ -107,8 +126,50 @@ class FileSource:
     def _label(self, row: Row) -> str:
         if self.label is None or row.values is None:
             return ""
-        text = str(row.values.get(self.label, ""))
-        return "" if text in _NEGATIVE else ("fraud" if text in ("1", "1.0", "true", "True", "yes") else text)
+        if self.label not in row.values and row.is_table:
+            names = ", ".join(row.values)
+            raise StreamCcsdError(f"{self.path} has no label column {self.label!r}: it has {names}. Use --label.")
+        text = str(row.values.get(self.label, "")).strip()
+        if text.casefold() in _NEGATIVE:
+            return ""
+        return "fraud" if text.casefold() in _POSITIVE else text
+
+
+class SortedSource:
+    """A source in time order, records of one time in their own order; it is held in memory as a whole.
+
+    Records that are no transactions stay behind their predecessor.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self.name = source.name
+        self._source = source
+        self._share = 0.0
+
+    def fingerprint(self) -> str:
+        """Of the source, and that it is sorted."""
+        return "sorted:" + self._source.fingerprint()
+
+    def matches(self, fingerprint: str) -> bool:
+        """See :class:`Source`."""
+        kind, _, rest = fingerprint.partition(":")
+        return kind == "sorted" and self._source.matches(rest)
+
+    def items(self, after: int = 0) -> Iterator[Item]:
+        """See :class:`Source`; places are those in time order."""
+        timed, newest = [], -math.inf
+        for item in self._source.items():
+            newest = newest if isinstance(item.found, Refusal) else item.found.time
+            timed.append((newest, item))
+        timed.sort(key=lambda pair: pair[0])
+        for position, (_, item) in enumerate(timed, start=1):
+            self._share = position / len(timed)
+            if position > after:
+                yield replace(item, position=position)
+
+    def share(self) -> float:
+        """See :class:`Source`."""
+        return self._share
 
 
 class ListSource:
@@ -122,6 +183,10 @@ class ListSource:
     def fingerprint(self) -> str:
         """Of every transaction."""
         return hashlib.sha256(repr((self.name, self._transactions)).encode("utf-8", "replace")).hexdigest()
+
+    def matches(self, fingerprint: str) -> bool:
+        """See :class:`Source`."""
+        return fingerprint == self.fingerprint()
 
     def items(self, after: int = 0) -> Iterator[Item]:
         """See :class:`Source`."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import closing, contextmanager
@@ -62,29 +63,18 @@ class StateFile:
             raise StreamCcsdError(
                 f"{path} exists: go on with --resume, or name another file with --state, or remove it to start anew"
             )
+        # Made under another name: whatever happens, a file of this name is a whole one.
+        temporary = path.with_name(path.name + ".new")
+        temporary.unlink(missing_ok=True)
         with _explained(path):
-            connection = _connect(path)
-            connection.execute(f"PRAGMA application_id = {_APPLICATION}")
-            connection.execute(f"PRAGMA user_version = {_VERSION}")
-            connection.execute("BEGIN")
-            for statement in filter(str.strip, _TABLES.split(";")):
-                connection.execute(statement)
-            connection.execute("INSERT INTO progress VALUES (0, ?)", (json.dumps(facts),))
-            connection.execute("COMMIT")
-        return cls(path, connection, facts, 0)
-
-    @classmethod
-    def resume(cls, path: Path, facts: dict[str, Any]) -> StateFile:
-        """An existing file, to go on with."""
-        found = cls.open(path)
-        for name, value in facts.items():
-            if found.facts.get(name) != value:
-                found.close()
-                raise StreamCcsdError(
-                    f"{path} was begun with another {name} ({found.facts.get(name)!r}, now {value!r}): "
-                    "resume with the same one, or start anew with another --state"
-                )
-        return found
+            with closing(sqlite3.connect(temporary)) as made:
+                made.execute(f"PRAGMA application_id = {_APPLICATION}")
+                made.execute(f"PRAGMA user_version = {_VERSION}")
+                made.executescript(_TABLES)
+                made.execute("INSERT INTO progress VALUES (0, ?)", (json.dumps(facts),))
+                made.commit()
+            temporary.replace(path)
+        return cls.open(path)
 
     @classmethod
     def open(cls, path: Path, read_only: bool = False) -> StateFile:
@@ -161,7 +151,7 @@ class StateFile:
         """All scores in order, a batch at a time."""
         with _explained(self.path):
             for (rows,) in self._connection.execute("SELECT rows FROM scores ORDER BY position"):
-                yield from pa.ipc.open_stream(pa.py_buffer(rows))
+                yield from _unpacked(rows)
 
     def lines(self, table: str) -> Iterator[str]:
         """All alerts or dead letters in order, as JSON."""
@@ -171,7 +161,8 @@ class StateFile:
 
     def read_state(self, account: str) -> bytes | None:
         """The stored state of an account."""
-        row = self._connection.execute("SELECT state FROM states WHERE account = ?", (account,)).fetchone()
+        with _explained(self.path):
+            row = self._connection.execute("SELECT state FROM states WHERE account = ?", (account,)).fetchone()
         return None if row is None else row[0]
 
     def write_states(self, states: Mapping[str, bytes]) -> None:
@@ -283,7 +274,14 @@ def _packed(scores: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCORES, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_batch(scores)
-    return sink.getvalue().to_pybytes()
+    data = sink.getvalue().to_pybytes()
+    return zlib.crc32(data).to_bytes(4, "little") + data
+
+
+def _unpacked(rows: bytes) -> Iterator[pa.RecordBatch]:
+    if zlib.crc32(rows[4:]) != int.from_bytes(rows[:4], "little"):
+        raise sqlite3.DatabaseError("a batch of scores does not match its checksum")
+    yield from pa.ipc.open_stream(pa.py_buffer(rows[4:]))
 
 
 def _printable(text: str) -> str:

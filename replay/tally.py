@@ -49,7 +49,6 @@ class Tally:
     late: int = 0
     alerts: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
-    accounts: set[str] = field(default_factory=set)
     pattern: dict[str, str] = field(default_factory=dict)  # of accounts with fraud
     first_fraud: dict[str, tuple[float, int]] = field(default_factory=dict)  # time, and how many of its own before
     own: Counter[str] = field(default_factory=Counter)

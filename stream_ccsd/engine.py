@@ -48,6 +48,9 @@ from stream_ccsd.step import (
 )
 from stream_ccsd.transaction import Transaction, code, identity, unsound
 
+DAMAGED_STATE = "the stored state of account"
+"""How the reason begins when a transaction is refused because of its account's stored bytes, not of itself."""
+
 # Accounts have names, so the empty name is free for what belongs to none of them.
 _CAP_KEY = ""
 # Events that are in working memory at once, whatever the size of a batch.
@@ -194,7 +197,7 @@ class Engine:
                     else:
                         self._codec.unpack(data, self._slab, row)
                 except StateError as error:
-                    damaged[account] = f"the stored state of account {account!r} cannot be used: {error}"
+                    damaged[account] = f"{DAMAGED_STATE} {account!r} cannot be used: {error}"
                     refusals[position] = damaged[account]
                     continue
                 rows[account] = row

@@ -104,6 +104,9 @@ def start(folder: Path, port: int | None = None, jars: Path | None = None) -> Br
     known = folder / "server.properties"
     if port is None:
         port = free_port()
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            raise BrokerError(f"port {port} is taken: is a broker running already?")
     known.write_text(PROPERTIES.format(folder=folder.absolute(), port=port, controller=free_port()))
     (folder / "log4j2.properties").write_text(LOGGING)
     java = ["java", "-Xmx512m", "-Xms256m", f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"]
@@ -152,7 +155,10 @@ def main() -> None:
     if action == "start":
         if missing():
             sys.exit(f"a broker needs Java 17 and Maven: {missing()}")
-        print(f"kafka://{start(folder, 9092).address}")
+        try:
+            print(f"kafka://{start(folder, 9092).address}")
+        except BrokerError as error:
+            sys.exit(str(error))
     elif action == "stop":
         try:
             os.kill(int((folder / "pid").read_text().split()[0]), signal.SIGTERM)

@@ -24,6 +24,7 @@ class Dataset:
     name: str
     train: Labelled
     test: Labelled
+    cap: int | None = None  # series a part, if there were more
 
     @property
     def classes(self) -> int:
@@ -32,7 +33,9 @@ class Dataset:
 
     def capped(self, limit: int | None) -> Dataset:
         """At most ``limit`` series a part, classes in proportion: scikit-learn's split with seed 42."""
-        return Dataset(self.name, _capped(self.train, limit), _capped(self.test, limit))
+        if limit is None or max(len(self.train), len(self.test)) <= limit:
+            return self
+        return Dataset(self.name, _capped(self.train, limit), _capped(self.test, limit), limit)
 
     def paper_capped(self) -> Dataset:
         """The paper's two capped sets, capped; others as they are."""
@@ -50,7 +53,8 @@ class Dataset:
 
 def load_dataset(root: Path, name: str) -> Dataset:
     """Both parts from the archive, each series standardised by itself."""
-    return Dataset(name, *(_standardised(load_ucr(root, name, part)) for part in _PARTS))
+    train, test = (_standardised(load_ucr(root, name, part)) for part in _PARTS)
+    return Dataset(name, train, test)
 
 
 _PARTS: tuple[Part, Part] = ("TRAIN", "TEST")
@@ -79,7 +83,7 @@ def cylinder_bell_funnel(
         series = height * inside * shape + rng.normal(size=(size, length))
         labels = np.array(["cylinder", "bell", "funnel"])[kinds]
         parts.append(_standardised(Labelled(series, labels)))
-    return Dataset(name, *parts)
+    return Dataset(name, parts[0], parts[1])
 
 
 def _standardised(part: Labelled) -> Labelled:

@@ -60,7 +60,7 @@ def grid(
     """All settings to choose among, from the training series alone. A baseline compares value or slope, not both."""
     if distance == "ccsd":
         return [Setting("ccsd", b.output, weights, b) for b in bandwidth_grid(train, outputs, multiples=multiples)]
-    alone = [output for output in outputs if output in ("value", "slope")]
+    alone: list[Output] = [output for output in outputs if output in ("value", "slope")] or ["value"]
     if distance == "dtw":
         return [Setting("dtw", output, window=w) for output in alone for w in WINDOWS]
     if distance == "msm":

@@ -116,9 +116,11 @@ def comparison(runs: list[Run]) -> dict[str, Any] | None:
     names = list(dict.fromkeys(method_name(r) for r in runs))
     datasets = list(dict.fromkeys(r["dataset"] for r in runs))
     scores = {n: np.array([r["nmi_mean"] for r in runs if method_name(r) == n]) for n in names}
-    if "ccsd" not in scores or len(names) < 2 or len(datasets) < 2:
+    scores = {n: found for n, found in scores.items() if len(found) == len(datasets)}
+    reference = next((n for n in ("ccsd", *scores) if n in scores and n.startswith("ccsd")), None)
+    if reference is None or len(scores) < 2 or len(datasets) < 2:
         return None
-    return compare(scores, "ccsd")
+    return compare(scores, reference)
 
 
 def _shown(choices: list[Choice]) -> Choice:
@@ -132,5 +134,5 @@ def _sizes(dataset: Dataset, wanted: Wanted) -> Run:
         "train_series": len(dataset.train),
         "test_series": len(dataset.test),
         "length": int(dataset.test.series.shape[1]),
-        "cap": wanted.cap,
+        "cap": min(filter(None, (wanted.cap, dataset.cap)), default=None),
     }

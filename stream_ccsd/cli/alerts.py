@@ -123,6 +123,7 @@ def _show_explanation(console: Console, found: dict[str, Any]) -> None:
     for row in sorted(sorted(rows, key=lambda r: -r["score"])[:10], key=lambda r: r["position"]):
         values = [f"{row[n]:.1f}" if row[n] is not None else "-" for n in ("score", "outcome", "habit", "divergence")]
         mark = "alert" if row["alert"] else ""
-        table.add_row(f"{row['time']:g}", f"{row['amount']:,.2f}", row["category"], row["merchant"], *values, mark)
+        where = escape(row["category"]), escape(row["merchant"])
+        table.add_row(f"{row['time']:g}", f"{row['amount']:,.2f}", *where, *values, mark)
     console.print(table)
     console.print(f"picture: {found['picture']}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -52,6 +52,7 @@ def replay(
     accounts: Annotated[
         str | None, typer.Option(help="Only these accounts: comma-separated, or @FILE with one a line.")
     ] = None,
+    sort: Annotated[bool, typer.Option("--sort", help="Sort the file by time first; holds it in memory.")] = False,
     unseen: Annotated[bool, typer.Option("--unseen", help="Leave out accounts the model was fitted on.")] = False,
     to: Annotated[
         str | None,
@@ -79,26 +80,45 @@ def replay(
         raise StreamCcsdError("--resume needs --state: the file to go on with")
     pace = Pace.parse(speed)
     console = Console(stderr=json_target == "-")
+    if data is None:
+        _refuse(
+            "need --data: a file to replay",
+            model=model,
+            label=label,
+            accounts=accounts,
+            columns=columns or None,
+            from_=start,
+            until=until,
+            unseen=unseen or None,
+            sort=sort or None,
+            encoding=encoding,
+        )
+    elif settings:
+        raise StreamCcsdError("--set is for the simulated town: the settings of a file's model are chosen by 'fit'")
     if to is not None:
-        if state is not None or model is not None:
-            raise StreamCcsdError("--to sends transactions and scores nothing: leave --model and --state to the worker")
+        _refuse(
+            "score something, --to only sends",
+            model=model,
+            state=state,
+            unseen=unseen or None,
+            threshold=threshold,
+            set=settings,
+        )
         chosen: _Wanted = (start, until, accounts, None)
         if data is None:
             sent = _simulated_source(customers, days, seed)
         else:
-            sent = _file(data, columns, encoding, label, chosen)
+            sent = _file(data, columns, encoding, label, chosen, sort)
         _send(sent, to, pace, out, console, json_target)
         return
     with progress_bar(console) as begin:
         if data is None:
             from replay.simulated import simulated_replay
 
-            if model is not None or label is not None or accounts is not None or columns:
-                raise StreamCcsdError("--model, --label, --accounts and --columns need --data: a file to replay")
             fitted, source = simulated_replay(customers, days, seed, chosen_settings(settings), begin("fitting"))
         else:
             wanted: _Wanted = (start, until, accounts, model if unseen else None)
-            fitted, source = _from_file(data, model, columns, encoding, label, wanted)
+            fitted, source = _from_file(data, model, columns, encoding, label, wanted, sort)
         session = Session(source, fitted, out, state, resume, threshold)
         show = begin("replaying")
         with _stoppable() as stop:
@@ -116,7 +136,7 @@ def replay(
 
 
 def _from_file(
-    data: Path, model: Path | None, columns: str, encoding: str | None, label: str | None, wanted: _Wanted
+    data: Path, model: Path | None, columns: str, encoding: str | None, label: str | None, wanted: _Wanted, sort: bool
 ) -> tuple[Any, Any]:
     from stream_ccsd.library.model import Model
 
@@ -124,18 +144,27 @@ def _from_file(
         raise StreamCcsdError(
             f"replaying a file needs a model: stream-ccsd fit --data {data} --model model, then add --model model here"
         )
-    return Model.load(model), _file(data, columns, encoding, label, wanted)
+    source = _file(data, columns, encoding, label, wanted, sort)
+    return Model.load(model), source
 
 
-def _file(data: Path, columns: str, encoding: str | None, label: str | None, wanted: _Wanted) -> Any:
-    from replay.source import FileSource, Wanted
+def _refuse(why: str, **options: Any) -> None:
+    """Options that would be ignored are an error, not a surprise."""
+    given = [f"--{name.strip('_')}" for name, value in options.items() if value is not None]
+    if given:
+        raise StreamCcsdError(f"{', '.join(given)} {why}")
+
+
+def _file(data: Path, columns: str, encoding: str | None, label: str | None, wanted: _Wanted, sort: bool) -> Any:
+    from replay.source import FileSource, SortedSource, Wanted
 
     if not data.is_file():
         raise StreamCcsdError(f"there is no file {data}")
     start, until, accounts, fitted = wanted
     without = frozenset() if fitted is None else fitted_accounts(fitted)
     chosen = Wanted(start, until, _account_names(accounts), without)
-    return FileSource(data, columns_schema(columns), label=label, encoding=encoding, wanted=chosen)
+    source = FileSource(data, columns_schema(columns), label=label, encoding=encoding, wanted=chosen)
+    return SortedSource(source) if sort else source
 
 
 def _simulated_source(customers: int, days: int, seed: int) -> Any:
@@ -150,13 +179,21 @@ def _send(source: Any, to: str, pace: Any, out: Path, console: Console, json_tar
     from replay.kafka import KafkaTarget, produce
 
     target = KafkaTarget.parse(to)
-    with progress_bar(console) as begin, _stoppable() as stop:
-        show = begin("sending")
-        done = produce(source, target, pace, stop, lambda: show(round(1000 * source.share()), 1000))
-    if done.dead_letters:
-        out.mkdir(parents=True, exist_ok=True)
-        lines = "".join(letter.to_json() + "\n" for letter in done.dead_letters)
-        (out / "dead_letters.jsonl").write_text(lines, encoding="utf-8")
+    letters = out / "dead_letters.jsonl"
+    with ExitStack() as stack:
+        show = stack.enter_context(progress_bar(console))("sending")
+        stop = stack.enter_context(_stoppable())
+
+        file: Any = None
+
+        def bury(letter: Any) -> None:
+            nonlocal file
+            if file is None:  # the folder appears with the first dead letter
+                out.mkdir(parents=True, exist_ok=True)
+                file = stack.enter_context(letters.open("w", encoding="utf-8"))
+            file.write(letter.to_json() + "\n")
+
+        done = produce(source, target, pace, stop, lambda: show(round(1000 * source.share()), 1000), bury)
     emit(
         done.to_dict() | {"to": to},
         json_target,
@@ -275,5 +312,5 @@ def _show_labels(console: Console, result: dict[str, Any], share: Callable[[floa
     for column in ("fraud pattern", "accounts", "caught"):
         table.add_column(column, justify="left" if column == "fraud pattern" else "right")
     for name, row in result["patterns"].items():
-        table.add_row(name, str(row["accounts"]), str(row["caught"]))
+        table.add_row(escape(name), str(row["accounts"]), str(row["caught"]))
     console.print(table)

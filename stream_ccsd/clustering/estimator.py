@@ -158,7 +158,7 @@ class DivergenceKMedoids(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         return Bandwidths(self.output, tau, *((None, *sigmas) if self.output == "slope" else sigmas))
 
     def _table(self, X: Series, reset: bool) -> FloatArray:
-        if self.metric == "ccsd" and isinstance(X, list | tuple) and len({np.size(row) for row in X}) > 1:
+        if self.metric == "ccsd" and isinstance(X, list | tuple) and _is_sequence_of_series(X):
             table = series_array(X)
             if reset:
                 self.n_features_in_ = table.shape[1]
@@ -172,3 +172,8 @@ class DivergenceKMedoids(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         tags.input_tags.allow_nan = self.metric == "ccsd"
         tags.input_tags.pairwise = self.metric == "precomputed"
         return tags
+
+
+def _is_sequence_of_series(X: Any) -> bool:
+    """Arrays of any lengths, one a series; lists of numbers only where their lengths differ."""
+    return all(isinstance(row, np.ndarray) and row.ndim == 1 for row in X) or len({np.size(row) for row in X}) > 1

@@ -65,7 +65,7 @@ def k_medoids(
     Raises
     ------
     ValueError
-        If the matrix is not square or not finite, or ``k`` is not between 1 and its size.
+        If the matrix is not square, symmetric and finite, or ``k`` is not between 1 and its size.
 
     Examples
     --------
@@ -79,6 +79,12 @@ def k_medoids(
         raise ValueError(f"expected a square matrix of distances, got shape {matrix.shape}")
     if not np.isfinite(matrix).all():
         raise ValueError("the matrix of distances holds a value that is not finite")
+    if not np.array_equal(matrix, matrix.T):
+        if not np.allclose(matrix, matrix.T, atol=1e-6 * np.abs(matrix).max()):
+            raise ValueError("the matrix of distances is not symmetric")
+        matrix = (matrix + matrix.T) / 2  # rounding: the same distance must not have two values
+    if method not in ("fasterpam", "alternating") or start not in ("random", "central"):
+        raise ValueError(f"no such method or start: {method!r}, {start!r}")
     if not 1 <= k <= len(matrix):
         raise ValueError(f"k must lie between 1 and the {len(matrix)} rows, got {k}")
     if starts < 1:
@@ -154,7 +160,10 @@ def _faster_pam(distances: FloatArray, start: IntArray) -> IntArray:
     change = np.empty(k)  # of the loss, if this slot's medoid made way for the candidate
     scale = np.abs(to_near).sum() + 1.0
     since_swap, candidate = 0, 0
-    while since_swap < n:
+    # Every swap lowers the loss, so it ends; the bound only guards against rounding.
+    for _ in range(n * (100 + 10 * k)):
+        if since_swap >= n:
+            break
         if not is_medoid[candidate]:
             gain = 0.0  # what the candidate wins whichever medoid goes
             change[:] = removal

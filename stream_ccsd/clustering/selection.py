@@ -45,6 +45,7 @@ def select_bandwidths(
     >>> select_bandwidths(series, 2).silhouette > 0.8
     True
     """
+    sample = max(sample, 3 * k)
     if len(series) > sample:
         series = series[np.sort(np.random.default_rng(seed).permutation(len(series))[:sample])]
     points = bandwidth_grid(series, outputs) if grid is None else grid

@@ -61,8 +61,17 @@ def test_the_whole_matrix_as_medoids_and_copies_of_a_row():
         (np.zeros((3, 3)), 4, {}, "between 1 and the 3 rows"),
         (np.zeros((3, 3)), 0, {}, "between 1"),
         (np.zeros((3, 3)), 1, {"starts": 0}, "starts"),
+        (np.triu(np.ones((3, 3))), 1, {}, "symmetric"),
+        (np.zeros((3, 3)), 1, {"method": "pam"}, "no such method"),
     ],
 )
 def test_refuses(matrix, k, options, message):
     with pytest.raises(ValueError, match=message):
         k_medoids(matrix, k, **options)
+
+
+def test_rounding_on_one_side_only_ends_all_the_same():
+    rng = np.random.default_rng(0)
+    matrix = distances(40, 5)[np.ix_(np.arange(40) // 2, np.arange(40) // 2)]
+    found = k_medoids(matrix * (1 + 1e-9 * rng.normal(size=matrix.shape)), 4)
+    assert found.loss == pytest.approx(k_medoids(matrix, 4).loss, rel=0.2)

@@ -1,6 +1,8 @@
 """The commands around a replay, in process: what a person types, and what comes of it."""
 
 import json
+import subprocess
+import sys
 
 import pyarrow.parquet as pq
 import pytest
@@ -54,6 +56,16 @@ def place(tmp_path_factory):
     options = ["--data", folder / "s.csv", "--model", folder / "m", "--unseen", "--label", "pattern"]
     run("replay", *options, "--out", folder / "out", "--state", folder / "state.db")
     return folder
+
+
+def test_resumed_in_another_process_with_a_filter(place):
+    """Sets have another order in every process."""
+    options = ["--data", place / "s.csv", "--model", place / "m", "--unseen", "--label", "pattern"]
+    arguments = ["replay", *options, "--out", place / "out", "--state", place / "state.db", "--resume"]
+    run_it = "import sys; from stream_ccsd.cli.main import run; sys.argv[0] = 'stream-ccsd'; run()"
+    command = [sys.executable, "-c", run_it, *(str(a) for a in arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_unseen_accounts_only(place):
@@ -146,5 +158,5 @@ def test_another_encoding_can_be_named(model_folder, tmp_path):
 def test_an_empty_file_is_said_to_be_empty(model_folder, tmp_path, content):
     path = tmp_path / "empty.csv"
     path.write_bytes(content)
-    done = runner.invoke(app, ["replay", "--data", str(path), "--model", str(model_folder)])
+    done = runner.invoke(app, ["replay", "--data", str(path), "--model", str(model_folder), "--out", str(tmp_path)])
     assert "holds no transaction" in str(done.exception)

@@ -115,3 +115,58 @@ def test_the_simulator_is_seeded_ordered_and_has_every_pattern():
     assert times == sorted(times)
     assert len({t.id for t in stream.transactions}) == len(times)
     assert set(stream.fraud.values()) == set(PATTERNS)
+
+
+def accounts(path, **options):
+    return [r.account if isinstance(r, Transaction) else None for r in read_transactions(path, **options)]
+
+
+def test_stray_quotes_swallow_no_good_row(tmp_path):
+    path = tmp_path / "t.csv"
+    good = "".join(f"g{i},{i},1,fuel,n,z{i}\n" for i in range(4))
+    path.write_text(CSV + 'c,3,1,"fuel,n,z\n' + good + 'd,4,1,fuel,n",w,w\n' + "e,5,1,fuel,n,v\n")
+    found = accounts(path)
+    assert [a for a in found if a] == ["a", "b", "g0", "g1", "g2", "g3", "e"]
+    assert found.count(None) == 2
+
+
+def test_a_field_may_run_over_lines(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text(CSV + 'c,3,1,fuel,n,"z\nz"\ne,5,1,fuel,n,v\n')
+    row = list(read_transactions(path))[2]  # a line break cannot be printed, so the id is refused; nothing else is
+    assert (row.field, row.position) == ("id", "4")
+    assert accounts(path) == ["a", "b", None, "e"]
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "expected"),
+    [
+        ("0,'C0','M1','x\n", "0,'C1','M3','es_food',4.55\n" * 3, ["C1"] * 3),  # BankSim with a damaged first row
+        ("0,O'Neill,O'Hara's,food,1\n", '0,"Smith, John",M3,food,4.55\n', ["O'Neill", "Smith, John"]),
+    ],
+)
+def test_how_fields_are_quoted_is_not_the_first_rows_secret(tmp_path, first, later, expected):
+    path = tmp_path / "t.csv"
+    path.write_text("\nstep,customer,merchant,category,amount\n" + first + later)
+    assert [a for a in accounts(path) if a] == expected
+
+
+def test_lines_of_json_are_read_by_their_own_fields(tmp_path):
+    path = tmp_path / "t.jsonl"
+    bare = {"account": "z", "time": 0, "amount": 1.0, "merchant": "m"}
+    path.write_text(json.dumps(bare) + "\n" + LINES)
+    assert list(read_transactions(path)) == [Transaction("z", 0.0, 1.0, "", "m", "1"), *EXPECTED]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("t.csv", (CSV * 3).encode("utf-16")[:-1]),
+        ("t.csv.gz", gzip.compress(CSV.encode() * 99)[:60] + b"\xff" * 9 + gzip.compress(CSV.encode() * 99)[69:]),
+    ],
+)
+def test_damage_below_the_text_is_explained(tmp_path, name, content):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(StreamCcsdError, match="cannot be read"):
+        list(read_transactions(path))

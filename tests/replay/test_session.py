@@ -12,8 +12,9 @@ from offline.fraud.stream import score_stream
 from replay.explain import Explanation
 from replay.pace import Pace
 from replay.session import Session
-from replay.source import FileSource, ListSource, Wanted
+from replay.source import FileSource, ListSource, SortedSource, Wanted
 from replay.state import StateFile
+from replay.tally import OverTime
 from stream_ccsd.errors import StreamCcsdError
 from tests.conftest import with_settings
 
@@ -249,3 +250,75 @@ def test_pace():
 def test_a_paced_replay_is_the_same(whole, model, stream_file, tmp_path):
     Session(FileSource(stream_file, label="pattern"), model, tmp_path).run(pace=Pace(events=20_000.0))
     assert contents(tmp_path) == whole[0]
+
+
+def test_a_flipped_bit_in_a_stored_account_loses_no_transaction(whole, model, stream_file, tmp_path):
+    path = tmp_path / "s.db"
+    Session(FileSource(stream_file, label="pattern"), model, tmp_path, path).run(stop=StopAfter(1500), batch=50)
+    good, place = path.read_bytes(), StateFile.open(path).position
+    for table, column in (("states", "state"), ("scores", "rows")):
+        path.write_bytes(good)
+        with sqlite3.connect(path) as damage:
+            key, blob = damage.execute(f"SELECT rowid, {column} FROM {table} LIMIT 1").fetchone()
+            flipped = bytes([*blob[:40], blob[40] ^ 1, *blob[41:]])
+            damage.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (flipped, key))
+        damage.close()
+        with pytest.raises(StreamCcsdError, match="damaged"):
+            Session(FileSource(stream_file, label="pattern"), model, tmp_path / "o", path, resume=True).run()
+        if table == "states":
+            assert StateFile.open(path).position < place + 2001
+    path.write_bytes(good)
+    Session(FileSource(stream_file, label="pattern"), model, tmp_path, path, resume=True).run()
+    assert contents(tmp_path) == whole[0]
+
+
+def test_a_fingerprint_knows_the_file_the_filter_and_the_label(stream_file, tmp_path):
+    rows = stream_file.read_text().splitlines(keepends=True)
+    short, other = tmp_path / "short.csv", tmp_path / "other.csv"
+    short.write_text("".join(rows[:50]))
+    other.write_text("".join(rows[:49]) + rows[60])
+    mark = FileSource(short).fingerprint()
+    assert FileSource(short).matches(mark)
+    assert not FileSource(other).matches(mark)
+    assert not FileSource(short, label="pattern").matches(mark)
+    assert not FileSource(short, wanted=Wanted(until=3.0)).matches(mark)
+    short.write_text("".join(rows))  # it has grown
+    assert FileSource(short).matches(mark)
+
+
+def test_sorted_by_time_nothing_is_late(model, stream, stream_file, tmp_path):
+    rows = stream_file.read_text().splitlines(keepends=True)
+    mixed = tmp_path / "mixed.csv"
+    mixed.write_text(rows[0] + "".join(sorted(rows[1:], key=lambda row: row[-9:])))
+    source = SortedSource(FileSource(mixed))
+    summary = Session(source, model, tmp_path / "o", tmp_path / "s.db").run(stop=StopAfter(900), batch=100)
+    assert source.matches(source.fingerprint())
+    summary = Session(source, model, tmp_path / "o", tmp_path / "s.db", resume=True).run()
+    assert "too late" not in summary["dead_letters_by_reason"]
+    times = pq.read_table(tmp_path / "o" / "scores.parquet")["time"].to_pylist()
+    assert times == sorted(times)
+
+
+def test_a_missing_label_column_is_said(model, stream_file, tmp_path):
+    with pytest.raises(StreamCcsdError, match="no label column 'frod'"):
+        Session(FileSource(stream_file, label="frod"), model, tmp_path).run()
+
+
+@pytest.mark.parametrize(("text", "label"), [("FALSE", ""), ("nan", ""), ("TRUE", "fraud"), ("burst", "burst")])
+def test_what_counts_as_a_label(tmp_path, text, label):
+    path = tmp_path / "t.csv"
+    path.write_text(f"account,time,amount,merchant,why\na,1,2,m,{text}\n")
+    assert [item.label for item in FileSource(path, label="why").items()] == [label]
+
+
+def test_a_folder_that_cannot_be_written_is_said(model, stream, tmp_path):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StreamCcsdError, match="cannot write to"):
+        Session(ListSource("x", stream.transactions[:5]), model, tmp_path / "file" / "out").run()
+
+
+def test_time_far_away_makes_no_long_axis():
+    over = OverTime()
+    over.add("events", np.array([0.0, 1.7e9]))
+    assert max(over.events) - min(over.events) < 400
+    assert sum(over.events.values()) == 2
