@@ -85,7 +85,7 @@ def explain(
     state: StateOption,
     account: Annotated[str, typer.Option(help="Which account.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to draw it (.png, .svg, .pdf). [default: ACCOUNT.png]")
+        Path | None, typer.Option(metavar="FILE", help="Where to draw it (.png, .svg, .pdf); by default ACCOUNT.png.")
     ] = None,
     json_target: JsonOption = None,
 ) -> None:

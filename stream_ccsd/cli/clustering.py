@@ -25,7 +25,8 @@ def clustering(
         ),
     ] = None,
     datasets: Annotated[
-        str | None, typer.Option(help="Names, comma-separated, or all. [default: paper: its four; full: all]")
+        str | None,
+        typer.Option(help="Names, comma-separated, or all; by default all, with paper its four."),
     ] = None,
     protocol: Annotated[str, typer.Option(help="paper (Table 1) or full (no cap, slopes too, FasterPAM).")] = "full",
     distances: Annotated[

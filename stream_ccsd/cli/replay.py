@@ -30,7 +30,7 @@ def replay(
             "--data",
             metavar="FILE",
             help="Transactions in order of arrival: .csv, .jsonl (also .gz, .xz) or .parquet. "
-            "[default: a simulated town]",
+            "By default, a simulated town.",
         ),
     ] = None,
     model: Annotated[Path | None, typer.Option(metavar="DIR", help="Model from 'stream-ccsd fit'.")] = None,
