@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from offline.bench.peers import peer
 from offline.ucr import Labelled, Part, load_ucr
 from stream_ccsd.clustering.outputs import standardised
 from stream_ccsd.errors import StreamCcsdError
@@ -93,10 +94,10 @@ def _standardised(part: Labelled) -> Labelled:
 def _capped(part: Labelled, limit: int | None) -> Labelled:
     if limit is None or len(part) <= limit:
         return part
-    from sklearn.model_selection import train_test_split  # noqa: PLC0415  (slow to import, often not needed)
-
     try:
-        kept, _ = train_test_split(range(len(part)), train_size=limit, stratify=part.labels, random_state=42)
+        kept, _ = peer("sklearn.model_selection").train_test_split(
+            range(len(part)), train_size=limit, stratify=part.labels, random_state=42
+        )
     except ValueError as error:
         raise StreamCcsdError(f"cannot take {limit} series with classes in proportion: {error}") from error
     return Labelled(part.series[kept], part.labels[kept])

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from offline.bench.peers import peer
 from stream_ccsd.clustering.bandwidths import MULTIPLES, Bandwidths, DivergenceMatrices, bandwidth_grid
 from stream_ccsd.clustering.outputs import Output, slope
 from stream_ccsd.divergence.weights import Weighting
@@ -97,27 +98,23 @@ def _euclidean(series: FloatArray, setting: Setting) -> FloatArray:
 
 
 def _dtw(series: FloatArray, setting: Setting) -> FloatArray:
-    from dtaidistance import dtw  # noqa: PLC0415  (an extra, needed here only)
-
     # dtaidistance counts the diagonal as part of the window. Missing values are skipped, as time gaps are in DTW.
     window = None if setting.window is None else setting.window + 1
     rows = _rows(series)
     if len({len(row) for row in rows}) == 1:
         rows = np.ascontiguousarray(rows)  # type: ignore[assignment]
-    found = dtw.distance_matrix_fast(rows, window=window, parallel=True, compact=False)
+    found = peer("dtaidistance.dtw").distance_matrix_fast(rows, window=window, parallel=True, compact=False)
     found = np.where(np.isfinite(found), found, 0.0)
     return np.maximum(found, found.T)
 
 
 def _msm(series: FloatArray, setting: Setting) -> FloatArray:
-    from aeon.distances import msm_pairwise_distance  # noqa: PLC0415  (an extra, slow to import)
-
     rows = _rows(series)
     equal = len({len(row) for row in rows}) == 1
     collection = np.array(rows)[:, None, :] if equal else [row[None, :] for row in rows]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # numba's notes on aeon's loop counters
-        return np.asarray(msm_pairwise_distance(collection, c=setting.cost, n_jobs=-1))
+        return np.asarray(peer("aeon.distances").msm_pairwise_distance(collection, c=setting.cost, n_jobs=-1))
 
 
 def _rows(series: FloatArray) -> list[FloatArray]:

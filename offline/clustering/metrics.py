@@ -7,10 +7,8 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import friedmanchisquare, rankdata, studentized_range, wilcoxon
-from sklearn.metrics import adjusted_rand_score
-from sklearn.metrics.cluster import contingency_matrix
 
-from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 
 # Two NMI closer than this are a tie: fewer digits than tables show.
 _TIE = 5e-4
@@ -22,11 +20,11 @@ def agreement(classes: AnyArray, clusters: AnyArray) -> dict[str, float]:
     >>> agreement(np.array([1, 1, 2, 2]), np.array([5, 5, 5, 7]))["accuracy"]
     0.75
     """
-    table = contingency_matrix(classes, clusters)
+    table = contingency(classes, clusters)
     rows, columns = linear_sum_assignment(-table)
     return {
         "nmi": mutual_information(classes, clusters),
-        "ari": float(adjusted_rand_score(classes, clusters)),
+        "ari": _adjusted_rand(table),
         "accuracy": float(table[rows, columns].sum() / table.sum()),
     }
 
@@ -37,15 +35,31 @@ def mutual_information(classes: AnyArray, clusters: AnyArray) -> float:
     >>> round(mutual_information(np.array([1, 1, 2, 2]), np.array([5, 5, 5, 7])), 4)
     0.3437
     """
-    _, rows = np.unique(classes, return_inverse=True)
-    _, columns = np.unique(clusters, return_inverse=True)
-    width = int(columns.max()) + 1
-    joint = np.bincount(rows * width + columns, minlength=(int(rows.max()) + 1) * width) / len(rows)
-    table = joint.reshape(-1, width)
+    table = contingency(classes, clusters) / len(classes)
     own, other = _entropy(table.sum(axis=1)), _entropy(table.sum(axis=0))
     if own + other == 0:  # one class in one cluster: nothing is left unsaid
         return 1.0
-    return max(0.0, 2 * (own + other - _entropy(joint)) / (own + other))
+    return max(0.0, 2 * (own + other - _entropy(table)) / (own + other))
+
+
+def contingency(classes: AnyArray, clusters: AnyArray) -> IntArray:
+    """How many of each class (row) are in each cluster (column)."""
+    _, rows = np.unique(classes, return_inverse=True)
+    _, columns = np.unique(clusters, return_inverse=True)
+    height, width = int(rows.max()) + 1, int(columns.max()) + 1
+    return np.bincount(rows * width + columns, minlength=height * width).reshape(height, width)
+
+
+def _adjusted_rand(table: IntArray) -> float:
+    """Pairs that are together in both, against how many would be by chance (Hubert and Arabie)."""
+
+    def pairs(counts: IntArray) -> float:
+        return float(np.sum(counts * (counts - 1)) / 2)
+
+    together, rows, columns = pairs(table), pairs(table.sum(axis=1)), pairs(table.sum(axis=0))
+    chance = rows * columns / max(pairs(table.sum(keepdims=True)), 1.0)
+    most = (rows + columns) / 2
+    return 1.0 if most == chance else (together - chance) / (most - chance)
 
 
 def _entropy(shares: FloatArray) -> float:

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
-from sklearn.metrics.cluster import contingency_matrix
 
 from offline.clustering.evaluate import method_name
+from offline.clustering.metrics import contingency
 from offline.clustering.pictures import Picture
 from offline.clustering.protocols import Run
 from stream_ccsd.numeric import AnyArray
@@ -114,7 +114,7 @@ def _draw(shown: Picture) -> Any:
 
 def _named_alike(classes: AnyArray, clusters: AnyArray) -> AnyArray:
     """Clusters numbered as the classes they agree with best, so that colours can be compared."""
-    table = contingency_matrix(clusters, classes)
+    table = contingency(clusters, classes)
     rows, columns = linear_sum_assignment(-table)
     names = np.arange(len(table)) + table.shape[1]  # clusters beyond the classes keep colours of their own
     names[rows] = columns

@@ -4,7 +4,7 @@ from functools import partial
 import numpy as np
 import pytest
 from scipy.spatial.distance import cdist
-from sklearn.metrics import normalized_mutual_info_score
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from typer.testing import CliRunner
 
 from offline.clustering import cache as cache_module
@@ -12,7 +12,7 @@ from offline.clustering.cache import MatrixCache
 from offline.clustering.data import cylinder_bell_funnel, load_dataset
 from offline.clustering.distances import Setting, grid, matrices
 from offline.clustering.evaluate import Wanted, evaluate_clustering
-from offline.clustering.metrics import compare, mutual_information
+from offline.clustering.metrics import agreement, compare, mutual_information
 from stream_ccsd.cli.main import app
 
 TOY = cylinder_bell_funnel(train=18, test=30, length=40)
@@ -72,12 +72,14 @@ def test_kept_matrices_are_the_computed_ones(tmp_path, monkeypatch):
     assert second[0][2] == first[0][2]  # the seconds it took then
 
 
-def test_mutual_information_is_scikit_learns():
+def test_agreement_is_scikit_learns():
     rng = np.random.default_rng(0)
     for k in (1, 2, 7):
         a, b = rng.integers(0, k, 50), rng.integers(0, 4, 50)
         assert mutual_information(a, b) == pytest.approx(normalized_mutual_info_score(a, b), abs=1e-12)
+        assert agreement(a, b)["ari"] == pytest.approx(adjusted_rand_score(a, b), abs=1e-12)
     assert mutual_information(np.zeros(3), np.ones(3)) == 1
+    assert agreement(np.zeros(3), np.ones(3))["ari"] == 1
 
 
 def test_comparison_counts_and_ranks():
