@@ -107,17 +107,19 @@ def _patterns(seeds: list[int], report: Path | None, json_target: str | None) ->
 
 def _show_patterns(console: Console, result: dict[str, Any]) -> None:
     runs = result["runs"]
-    for metric, title in (("auc", "AUC"), ("ap", "average precision")):
-        table = plain_table(
-            f"simulated fraud by pattern, transaction {title}, mean of {len(runs)} stream(s): the pattern's fraud "
-            "against transactions of normal accounts"
-        )
+    shown = (
+        ("transaction", "auc", "transaction AUC: its fraud against transactions of normal accounts"),
+        ("transaction", "ap", "transaction average precision"),
+        ("account", "auc", "account AUC: its accounts against normal ones, each by its maximum"),
+    )
+    for level, metric, title in shown:
+        table = plain_table(f"simulated fraud by pattern, mean of {len(runs)} stream(s), {title}")
         table.add_column("score")
         for pattern in runs[0]["patterns"]:
             table.add_column(pattern, justify="right")
-        for name in runs[0]["patterns"][next(iter(runs[0]["patterns"]))]["transaction"]:
-            cells = [mean(r["patterns"][p]["transaction"][name][metric] for r in runs) for p in runs[0]["patterns"]]
-            ours = name in ("alert", "outcome", "habit", "divergence")
+        for name in next(iter(runs[0]["patterns"].values()))[level]:
+            cells = [mean(r["patterns"][p][level][name][metric] for r in runs) for p in runs[0]["patterns"]]
+            ours = name in ("alert", "outcome", "habit", "divergence", "accumulated")
             table.add_row(name if ours else f"baseline {name}", *(f"{v:.3f}" for v in cells))
         console.print(table)
         console.print()

@@ -12,11 +12,12 @@ from offline.fraud.data import LabelledData, load_labelled
 from offline.fraud.evaluate import evaluate_fraud
 from offline.fraud.metrics import at_threshold, filled, judged, precision_at, ranking
 from offline.fraud.paper import highest_score, run_paper
+from offline.fraud.patterns import run_patterns
 from offline.fraud.periods import run_periods
 from offline.fraud.report import write_report
 from offline.fraud.split import Split, split_accounts
 from offline.fraud.stream import SCORES, run_stream
-from replay.simulator import simulate
+from replay.simulator import PATTERNS, simulate
 from stream_ccsd.cli.main import app
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.index import build_index
@@ -264,3 +265,14 @@ def test_banksim_on_a_stream_beats_what_was_asked(banksim):
     assert account["ap"] >= 0.975
     assert transaction["auc"] >= 0.99
     assert transaction["ap"] >= 0.81
+
+
+def test_patterns_are_judged_one_by_one():
+    found = run_patterns(60, 60, 0, SMALL)
+    assert set(found["patterns"]) == set(PATTERNS)
+    for judged in found["patterns"].values():
+        assert {"alert", "outcome", "habit", "amount", "isolation_forest"} <= judged["transaction"].keys()
+        assert "gradient_boosting" not in judged["transaction"]  # it knows labels: a ceiling, not a rival
+        assert all(0 <= m["auc"] <= 1 for m in judged["account"].values())
+    burst = found["patterns"]["rare merchants"]["transaction"]
+    assert burst["alert"]["auc"] > burst["amount"]["auc"]
