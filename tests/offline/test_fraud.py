@@ -270,9 +270,9 @@ def test_banksim_on_a_stream_beats_what_was_asked(banksim):
 def test_patterns_are_judged_one_by_one():
     found = run_patterns(60, 60, 0, SMALL)
     assert set(found["patterns"]) == set(PATTERNS)
-    for judged in found["patterns"].values():
-        assert {"alert", "outcome", "habit", "amount", "isolation_forest"} <= judged["transaction"].keys()
-        assert "gradient_boosting" not in judged["transaction"]  # it knows labels: a ceiling, not a rival
-        assert all(0 <= m["auc"] <= 1 for m in judged["account"].values())
+    for one in found["patterns"].values():
+        assert {"alert", "outcome", "habit", "amount", "isolation_forest"} <= one["transaction"].keys()
+        assert "gradient_boosting" not in one["transaction"]  # it knows labels: a ceiling, not a rival
+        assert all(0 <= m["auc"] <= 1 for m in one["account"].values())
     burst = found["patterns"]["rare merchants"]["transaction"]
     assert burst["alert"]["auc"] > burst["amount"]["auc"]
