@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from replay.simulator import PATTERNS, Town, simulate
+from replay.simulator import PATTERNS, Town, account_name, merchant_name, simulate, transaction_id
 from replay.source import ListSource
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
@@ -55,12 +55,12 @@ def write_simulated(town: Town, path: Path, progress: Progress | None = None) ->
                 frauds += int((rows.pattern >= 0).sum())
                 table = pa.table(
                     {
-                        "account": [f"c{c:05d}" for c in rows.customer.tolist()],
+                        "account": [account_name(c) for c in rows.customer.tolist()],
                         "time": rows.time,
                         "amount": rows.amount,
                         "category": categories[rows.merchant],
-                        "merchant": [f"m{m:04d}" for m in rows.merchant.tolist()],
-                        "id": [f"t{i}" for i in range(position, position + count)],
+                        "merchant": [merchant_name(m) for m in rows.merchant.tolist()],
+                        "id": [transaction_id(i) for i in range(position, position + count)],
                         "fraud": (rows.pattern >= 0).astype(np.int8),
                         "pattern": patterns[rows.pattern],
                     }

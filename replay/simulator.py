@@ -160,6 +160,22 @@ def simulated(town: Town) -> Iterator[tuple[Transaction, str]]:
     names = [town.category_name(m) for m in range(len(town.popularity))]
     for number in range(town.days):
         for time, customer, amount, merchant, pattern in zip(*(c.tolist() for c in town.day(number)), strict=True):
-            made = Transaction(f"c{customer:05d}", time, amount, names[merchant], f"m{merchant:04d}", f"t{position}")
+            where, who = merchant_name(merchant), account_name(customer)
+            made = Transaction(who, time, amount, names[merchant], where, transaction_id(position))
             position += 1
             yield made, PATTERNS[pattern] if pattern >= 0 else ""
+
+
+def account_name(customer: int) -> str:
+    """What a customer is called in the stream."""
+    return f"c{customer:05d}"
+
+
+def merchant_name(merchant: int) -> str:
+    """What a merchant is called in the stream."""
+    return f"m{merchant:04d}"
+
+
+def transaction_id(position: int) -> str:
+    """Of the transaction at that place of the stream, counted from 0."""
+    return f"t{position}"

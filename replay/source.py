@@ -17,8 +17,11 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.transaction import Refusal, Schema, Transaction
 
 _FINGERPRINT_BYTES = 1 << 16
-_NEGATIVE = {"", "0", "0.0", "false", "f", "no", "n", "none", "null", "nan"}
-_POSITIVE = {"1", "1.0", "true", "t", "yes", "y"}
+NEGATIVE = frozenset({"0", "0.0", "false", "f", "no", "n"})
+POSITIVE = frozenset({"1", "1.0", "true", "t", "yes", "y"})
+"""What a label column may say, in small letters."""
+
+_NO_LABEL = frozenset({"", "none", "null", "nan"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +133,9 @@ class FileSource:
             names = ", ".join(row.values)
             raise StreamCcsdError(f"{self.path} has no label column {self.label!r}: it has {names}. Use --label.")
         text = str(row.values.get(self.label, "")).strip()
-        if text.casefold() in _NEGATIVE:
+        if text.casefold() in NEGATIVE | _NO_LABEL:
             return ""
-        return "fraud" if text.casefold() in _POSITIVE else text
+        return "fraud" if text.casefold() in POSITIVE else text
 
 
 class SortedSource:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import cpu_count
 from typing import Any, Literal
 
@@ -41,11 +41,11 @@ _MANY_SERIES, _FEW_STARTS = 2000, 3
 
 @dataclass(frozen=True)
 class Trial:
-    """A setting tried on TRAIN: its NMI by which labels choose, its silhouette by which they do not."""
+    """A setting tried on TRAIN: its NMI by which labels choose; its silhouette where a choice goes without them."""
 
     setting: Setting
     nmi: float
-    silhouette: float
+    silhouette: float = float("nan")
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ def choose_as_the_paper(
         for method in methods:
             found = cluster(distances, dataset.classes, method)
             nmi = mutual_information(train.labels, found.labels)
-            trials[method].append(Trial(setting, nmi, silhouette(distances, found.labels)))
+            trials[method].append(Trial(setting, nmi))
     how = "given" if given else "train nmi"
     return [Choice(_best(tried, "nmi"), method, ("value",), how, starts=1) for method, tried in trials.items()]
 
@@ -113,8 +113,10 @@ def choose_with_care(
     with ThreadPoolExecutor(cpu_count()) as pool:
         for setting, distances, _ in cache.matrices(settings, train.series):
             scores = pool.map(lambda part, d=distances: _part_score(d, train.labels, part, k), parts)
-            whole = k_medoids(distances, k, starts=3)
-            trials.append(Trial(setting, float(np.mean(list(scores))), silhouette(distances, whole.labels)))
+            trial = Trial(setting, float(np.mean(list(scores))))
+            if distance == "ccsd":
+                trial = replace(trial, silhouette=silhouette(distances, k_medoids(distances, k, starts=3).labels))
+            trials.append(trial)
     if given:
         return [Choice(trials[0], "fasterpam", (given.output,), "given")]
     tried = list(dict.fromkeys(t.setting.output for t in trials))
@@ -123,8 +125,8 @@ def choose_with_care(
     for group in groups:
         within = [t for t in trials if t.setting.output in group]
         chosen.append(Choice(_best(within, "nmi"), "fasterpam", group, "train nmi"))
-    free = [t for t in trials if t.setting.output in DEFAULT_OUTPUTS] or trials
     if distance == "ccsd":
+        free = [t for t in trials if t.setting.output in DEFAULT_OUTPUTS] or trials
         among = tuple(dict.fromkeys(t.setting.output for t in free))
         chosen.append(Choice(_best(free, "silhouette"), "fasterpam", among, "label-free"))
     return chosen

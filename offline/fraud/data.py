@@ -11,13 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from replay.files import Reading, guess_schema, parse_record
+from replay.source import NEGATIVE, POSITIVE
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.windows import AccountHistory
 from stream_ccsd.numeric import AnyArray
 from stream_ccsd.transaction import Refusal, Schema, Transaction, code
-
-_POSITIVE = {"1", "1.0", "true", "True", "yes"}
-_NEGATIVE = {"0", "0.0", "false", "False", "no"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,10 +101,10 @@ def load_labelled(path: Path, schema: Schema | None = None, label: str = "fraud"
 
 
 def _label(path: Path, value: object, position: str) -> bool:
-    text = str(value)
-    if text not in _POSITIVE and text not in _NEGATIVE:
+    text = str(value).strip().casefold()
+    if text not in POSITIVE | NEGATIVE:
         raise StreamCcsdError(f"{path}, row {position}: a label must be 0 or 1, got {text[:40]!r}")
-    return text in _POSITIVE
+    return text in POSITIVE
 
 
 def _fingerprint(transactions: list[Transaction], fraud: AnyArray) -> str:

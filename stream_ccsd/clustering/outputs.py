@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from stream_ccsd.divergence.series import padded_rows
 from stream_ccsd.numeric import FloatArray
 
 Output = Literal["value", "slope", "both", "vector"]
@@ -19,9 +20,7 @@ def series_array(series: ArrayLike | Sequence[ArrayLike]) -> FloatArray:
         table = np.asarray(series, dtype=np.float64)
     else:
         rows = [np.asarray(row, dtype=np.float64).ravel() for row in series]  # type: ignore[union-attr]
-        table = np.full((len(rows), max((len(row) for row in rows), default=0)), np.nan)
-        for i, row in enumerate(rows):
-            table[i, : len(row)] = row
+        table = padded_rows(rows) if rows else np.empty((0, 0))
     if table.ndim != 2 or 0 in table.shape:
         raise ValueError(f"expected series of one value a time, as an array (series, time), got shape {table.shape}")
     return table

@@ -37,10 +37,7 @@ class SeriesTable:
                 raise ValueError("there is no series to compare")
             if len({row.shape[1:] for row in rows}) > 1 or rows[0].ndim == 0:
                 raise ValueError("all series must have the same number of values a time")
-            length = max(len(row) for row in rows)
-            table = np.full((len(rows), length, *rows[0].shape[1:]), np.nan)
-            for i, row in enumerate(rows):
-                table[i, : len(row)] = row
+            table = padded_rows(rows)
         if table.ndim == 2:
             table = table[:, :, None]
         if table.ndim != 3 or 0 in table.shape:
@@ -81,3 +78,11 @@ class SeriesTable:
         return SeriesTable(
             np.pad(self.values, ((0, 0), (0, extra), (0, 0))), np.pad(self.observed, ((0, 0), (0, extra)))
         )
+
+
+def padded_rows(rows: Sequence[FloatArray]) -> FloatArray:
+    """Series of unequal lengths as one array, NaN behind the end of the shorter ones."""
+    table = np.full((len(rows), max(len(row) for row in rows), *rows[0].shape[1:]), np.nan)
+    for i, row in enumerate(rows):
+        table[i, : len(row)] = row
+    return table
