@@ -3,43 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
 from replay.harvest import DeadLetter
 from replay.pace import Pace
 from replay.source import Source
-from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.transaction import Refusal, Transaction
+from stream_ccsd.kafka.connection import BrokerError, Security, explain
+from stream_ccsd.kafka.messages import transaction_message
+from stream_ccsd.transaction import Refusal
 
 # Messages on their way that nobody has confirmed yet: enough for full speed, few enough for any memory.
 _UNCONFIRMED = 10_000
 _SLEEP = 0.2
-
-
-@dataclass(frozen=True)
-class KafkaTarget:
-    """Where to: brokers and a topic."""
-
-    brokers: str
-    topic: str
-
-    @classmethod
-    def parse(cls, url: str) -> KafkaTarget:
-        """From ``kafka://host:port/topic``; several brokers are separated by commas.
-
-        >>> KafkaTarget.parse("kafka://localhost:9092/transactions")
-        KafkaTarget(brokers='localhost:9092', topic='transactions')
-        """
-        found = re.fullmatch(r"kafka://([^/\s]+:\d+(?:,[^/\s]+:\d+)*)/([A-Za-z0-9._-]{1,249})", url)
-        if not found:
-            raise StreamCcsdError(f"expected kafka://host:port/topic, got {url!r}")
-        return cls(found[1], found[2])
 
 
 @dataclass
@@ -61,15 +43,11 @@ class Produced:
         }
 
 
-def message(transaction: Transaction) -> bytes:
-    """The documented JSON of one transaction."""
-    values = {name: getattr(transaction, name) for name in Transaction.__dataclass_fields__}
-    return json.dumps(values, ensure_ascii=False, separators=(",", ":")).encode()
-
-
 def produce(
     source: Source,
-    target: KafkaTarget,
+    brokers: str,
+    topic: str,
+    security: Security | None = None,
     pace: Pace | None = None,
     stop: Callable[[], bool] = lambda: False,
     progress: Callable[[], None] = lambda: None,
@@ -83,26 +61,24 @@ def produce(
 
     Raises
     ------
-    StreamCcsdError
+    BrokerError
         If the broker cannot be reached, or refuses or does not confirm a message.
     """
-    try:
-        from aiokafka import AIOKafkaProducer  # noqa: PLC0415  (an extra)
-        from aiokafka.errors import KafkaError  # noqa: PLC0415
-    except ImportError as error:
-        raise StreamCcsdError("sending to Kafka needs aiokafka: pip install 'stream-ccsd[kafka]'") from error
 
     async def run() -> Produced:
         producer = AIOKafkaProducer(
-            bootstrap_servers=target.brokers, acks="all", enable_idempotence=True, linger_ms=2, max_batch_size=1 << 18
+            bootstrap_servers=brokers,
+            acks="all",
+            enable_idempotence=True,
+            linger_ms=2,
+            max_batch_size=1 << 18,
+            **(security or Security()).client_options(),
         )
         try:
             await producer.start()
-            return await _send_all(producer, source, target.topic, pace or Pace(), stop, progress, bury)
+            return await _send_all(producer, source, topic, pace or Pace(), stop, progress, bury)
         except KafkaError as error:
-            raise StreamCcsdError(
-                f"{target.brokers}: {error}: is the broker running, and may topic {target.topic!r} be written to?"
-            ) from error
+            raise BrokerError(explain(brokers, error)) from error
         finally:
             await producer.stop()
 
@@ -133,7 +109,7 @@ async def _send_all(
         if stop():
             done.complete = False
             break
-        waiting.append(await producer.send(topic, message(item.found), key=item.found.account.encode()))
+        waiting.append(await producer.send(topic, transaction_message(item.found), key=item.found.account.encode()))
         done.sent += 1
         while len(waiting) > _UNCONFIRMED:
             await waiting.popleft()

@@ -88,6 +88,14 @@ def account_dtype(window: int, local_history: int) -> np.dtype[Any]:
     )
 
 
+def state_sizes(data: bytes) -> tuple[int, int] | None:
+    """Window and local history of the settings a state was packed under; None if the bytes do not say."""
+    if len(data) < _HEAD.size:
+        return None
+    magic, version, window, local_history, _ = _HEAD.unpack_from(data)
+    return (window, local_history) if (magic, version) == (_MAGIC, STATE_VERSION) else None
+
+
 class Slab:
     """Working memory for accounts: one record a row, also seen as raw bytes."""
 

@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from stream_ccsd.cli.options import StateOption
+from stream_ccsd.cli.kafka import KafkaConfigOption, follow
+from stream_ccsd.cli.options import OptionalStateOption, StateOption
 from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table
 from stream_ccsd.errors import StreamCcsdError
 
@@ -19,14 +20,35 @@ _COLUMNS = ("position", "id", "account", "time", "score", "tail_rate", "headline
 
 
 def alerts(
-    state: StateOption,
+    state: OptionalStateOption = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", metavar="URL", help="Follow workers' alerts live: kafka://host:port[/topic]."),
+    ] = None,
     account: Annotated[str | None, typer.Option(help="Only of this account.")] = None,
     since: Annotated[float | None, typer.Option(help="Only from this time of the stream on.")] = None,
     style: Annotated[str, typer.Option("--format", help="table, json (a line each), csv or parquet.")] = "table",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file; parquet needs one.")] = None,
-    limit: Annotated[int | None, typer.Option(min=1, help="At most so many, the newest.")] = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="At most so many: the newest of a file, the next of a topic.")
+    ] = None,
+    beginning: Annotated[
+        bool, typer.Option("--beginning", help="With --from: all alerts that the topic holds, not only new ones.")
+    ] = False,
+    kafka_config: KafkaConfigOption = None,
 ) -> None:
-    """List and export alerts of a replay, also while it runs."""
+    """List and export alerts of a replay, also while it runs; or follow those of Kafka workers as they come."""
+    if (state is None) == (source is None):
+        raise StreamCcsdError("name one place: --state FILE of a replay, or --from kafka://host:port of workers")
+    if source is not None:
+        if out is not None:
+            raise StreamCcsdError("--out is for alerts of a file; those of a topic go to standard output")
+
+        def wanted(alert: dict[str, Any]) -> bool:
+            return (account is None or alert["account"] == account) and (since is None or alert["time"] >= since)
+
+        follow(source, kafka_config, beginning, limit, wanted, style)
+        return
     from replay.state import StateFile
 
     if style not in ("table", "json", "csv", "parquet"):
@@ -35,6 +57,7 @@ def alerts(
         raise StreamCcsdError("parquet is not for a terminal: name a file with --out")
     if out is not None:
         check_target(str(out))
+    assert state is not None
     opened = StateFile.open(state, read_only=True)
     try:
         rows = opened.query(

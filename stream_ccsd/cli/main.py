@@ -12,6 +12,7 @@ from stream_ccsd.cli import bench, evaluate
 from stream_ccsd.cli.alerts import alerts, explain
 from stream_ccsd.cli.fit import fit, simulate
 from stream_ccsd.cli.replay import replay
+from stream_ccsd.cli.worker import worker
 from stream_ccsd.errors import StreamCcsdError
 
 app = typer.Typer(
@@ -25,6 +26,7 @@ app.command()(fit)
 app.command()(simulate)
 app.command()(alerts)
 app.command()(explain)
+app.command()(worker)
 app.add_typer(evaluate.app, name="evaluate")
 app.add_typer(bench.app, name="bench")
 

@@ -19,6 +19,7 @@ EncodingOption = Annotated[
 SettingsOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the engine, like alert_rate=1e-4.")
 ]
+OptionalStateOption = Annotated[Path | None, typer.Option("--state", metavar="FILE", help="State file of a replay.")]
 StateOption = Annotated[Path, typer.Option("--state", metavar="FILE", help="State file of a replay.")]
 
 

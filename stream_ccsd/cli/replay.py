@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,12 +10,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from stream_ccsd.cli.kafka import KafkaConfigOption, send
 from stream_ccsd.cli.options import ColumnsOption, EncodingOption, SettingsOption, chosen_settings, columns_schema
 from stream_ccsd.cli.output import JsonOption, Report, check_target, emit, plain_table, progress_bar
+from stream_ccsd.cli.signals import DEAD_LETTERS, STOPPED, stoppable
 from stream_ccsd.errors import StreamCcsdError
 
 _SHOWN = 12
-DEAD_LETTERS, STOPPED = 3, 130
 
 # From, until, accounts, and the model whose own accounts are left out.
 _Wanted = tuple[float | None, float | None, str | None, Path | None]
@@ -58,6 +57,7 @@ def replay(
         str | None,
         typer.Option(metavar="URL", help="Send the transactions to kafka://host:port/topic instead of scoring them."),
     ] = None,
+    kafka_config: KafkaConfigOption = None,
     threshold: Annotated[float | None, typer.Option(help="Alert threshold in nats; by default the model's.")] = None,
     customers: Annotated[int, typer.Option(help="Of the simulated town.", min=10)] = 400,
     days: Annotated[int, typer.Option(help="Of the simulated town.", min=10)] = 120,
@@ -109,7 +109,7 @@ def replay(
             sent = _simulated_source(customers, days, seed)
         else:
             sent = _file(data, columns, encoding, label, chosen, sort)
-        _send(sent, to, pace, out, console, json_target)
+        send(sent, to, kafka_config, pace, out, console, json_target)
         return
     with progress_bar(console) as begin:
         if data is None:
@@ -121,7 +121,7 @@ def replay(
             fitted, source = _from_file(data, model, columns, encoding, label, wanted, sort)
         session = Session(source, fitted, out, state, resume, threshold)
         show = begin("replaying")
-        with _stoppable() as stop:
+        with stoppable() as stop:
             result = session.run(
                 pace=pace,
                 stop=stop,
@@ -175,39 +175,6 @@ def _simulated_source(customers: int, days: int, seed: int) -> Any:
     return ListSource(f"simulated stream, seed {seed}", stream.transactions, stream.fraud)
 
 
-def _send(source: Any, to: str, pace: Any, out: Path, console: Console, json_target: str | None) -> None:
-    from replay.kafka import KafkaTarget, produce
-
-    target = KafkaTarget.parse(to)
-    letters = out / "dead_letters.jsonl"
-    with ExitStack() as stack:
-        show = stack.enter_context(progress_bar(console))("sending")
-        stop = stack.enter_context(_stoppable())
-
-        file: Any = None
-
-        def bury(letter: Any) -> None:
-            nonlocal file
-            if file is None:  # the folder appears with the first dead letter
-                out.mkdir(parents=True, exist_ok=True)
-                file = stack.enter_context(letters.open("w", encoding="utf-8"))
-            file.write(letter.to_json() + "\n")
-
-        done = produce(source, target, pace, stop, lambda: show(round(1000 * source.share()), 1000), bury)
-    emit(
-        done.to_dict() | {"to": to},
-        json_target,
-        lambda shown, result: shown.print(
-            f"{result['sent']:,} transactions sent to {to}, {result['dead_letters']:,} dead letters"
-            + (f" in {out}/dead_letters.jsonl" if result["dead_letters"] else "")
-        ),
-    )
-    if not done.complete:
-        raise typer.Exit(STOPPED)
-    if done.dead_letters:
-        raise typer.Exit(DEAD_LETTERS)
-
-
 def fitted_accounts(model: Path) -> frozenset[str]:
     """The accounts that 'stream-ccsd fit' fitted a model on, from the list it leaves beside it."""
     import json
@@ -230,25 +197,6 @@ def _account_names(text: str | None) -> frozenset[str] | None:
     else:
         names = text.split(",")
     return frozenset(name.strip() for name in names if name.strip())
-
-
-@contextmanager
-def _stoppable() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or a wish to terminate came; a second one ends the process at once."""
-    asked = False
-
-    def note(number: int, frame: Any) -> None:
-        nonlocal asked
-        if asked:
-            raise KeyboardInterrupt
-        asked = True
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: asked
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _printer(console: Console, every: bool) -> Callable[[Any], None]:

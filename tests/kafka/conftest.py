@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from replay.simulator import simulate
+from tests.kafka.cluster import Cluster, Expectation
+
 _PATH = Path(__file__).parents[2] / "deploy" / "kafka" / "broker.py"
 
 
@@ -19,18 +22,52 @@ def load_broker_module():
 
 
 @pytest.fixture(scope="session")
-def brokers(tmp_path_factory):
+def broker_module():
+    """What starts brokers; tests that need to start one themselves are skipped where that cannot be."""
+    module = load_broker_module()
+    if module.missing():
+        pytest.skip(f"no Kafka broker: install Java 17 and Maven ({module.missing()}), or set KAFKA_BOOTSTRAP_SERVERS")
+    return module
+
+
+@pytest.fixture(scope="session")
+def jars(broker_module, tmp_path_factory):
+    return broker_module.fetch_jars(tmp_path_factory.mktemp("jars"))
+
+
+@pytest.fixture(scope="session")
+def brokers(request, tmp_path_factory):
     """Address of a broker, host:port."""
     known = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     if known:
         yield known
         return
-    broker_module = load_broker_module()
-    if broker_module.missing():
-        pytest.skip(
-            f"no Kafka broker: set KAFKA_BOOTSTRAP_SERVERS, or install Java 17 and Maven ({broker_module.missing()})"
-        )
-    folder = tmp_path_factory.mktemp("kafka")
-    broker = broker_module.start(folder / "broker", jars=broker_module.fetch_jars(folder / "jars"))
+    module, jars = request.getfixturevalue("broker_module"), request.getfixturevalue("jars")
+    broker = module.start(tmp_path_factory.mktemp("kafka") / "broker", jars=jars)
     yield broker.address
     broker.stop()
+
+
+@pytest.fixture(scope="session")
+def many():
+    """Twenty thousand transactions."""
+    transactions = simulate(accounts=350, days=51, fraud_share=0.2, seed=11).transactions
+    assert len(transactions) >= 20_000
+    return transactions[:20_000]
+
+
+@pytest.fixture(scope="session")
+def expected(model, many):
+    """What an in-process engine says about them."""
+    expectation = Expectation(model, many)
+    assert len(expectation.entered) == len(many)
+    assert len(expectation.alerts) > 50
+    return expectation
+
+
+@pytest.fixture
+def cluster(brokers, tmp_path, model_folder):
+    """Topics and settings of a test's own; its workers end with it."""
+    cluster = Cluster(brokers, tmp_path, model_folder)
+    yield cluster
+    cluster.stop()

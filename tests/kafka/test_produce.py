@@ -9,10 +9,11 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from typer.testing import CliRunner
 
-from replay.kafka import KafkaTarget, message, produce
+from replay.kafka import produce
 from replay.source import ListSource
 from stream_ccsd.cli.main import app
-from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.kafka.connection import BrokerError, parse_target
+from stream_ccsd.kafka.messages import transaction_message
 from stream_ccsd.transaction import Schema
 
 
@@ -53,7 +54,7 @@ def consumed(brokers, topic, count):
 
 def test_the_topic_holds_the_stream(brokers, topic, stream):
     events = stream.transactions[:2000]
-    done = produce(ListSource("x", events), KafkaTarget(brokers, topic))
+    done = produce(ListSource("x", events), brokers, topic)
     assert done.sent == len(events)
     by_partition = consumed(brokers, topic, len(events))
     assert len(by_partition) == 4
@@ -87,18 +88,18 @@ def test_a_pace_is_kept(brokers, topic, stream):
 
 
 def test_no_broker_is_said_in_words(stream):
-    with pytest.raises(StreamCcsdError, match="is the broker running"):
-        produce(ListSource("x", stream.transactions[:1]), KafkaTarget("127.0.0.1:1", "t"))
+    with pytest.raises(BrokerError, match="is the broker running"):
+        produce(ListSource("x", stream.transactions[:1]), "127.0.0.1:1", "t")
 
 
 @pytest.mark.parametrize(
     "url", ["localhost:9092/t", "kafka://localhost/t", "kafka://localhost:9092", "kafka://h:1/a b"]
 )
 def test_addresses_that_are_none(url):
-    with pytest.raises(StreamCcsdError, match="expected kafka://"):
-        KafkaTarget.parse(url)
+    with pytest.raises(BrokerError, match="expected kafka://"):
+        parse_target(url)
 
 
 def test_a_message_is_the_documented_json(stream):
     t = stream.transactions[0]
-    assert Schema().parse_json(message(t)) == t
+    assert Schema().parse_json(transaction_message(t)) == t

@@ -1,0 +1,107 @@
+"""What travels over the topics: transactions in, scores, alerts and dead letters out. JSON, keyed by account.
+
+A message's identity is its transaction's partition and offset, which every output carries: where one appears twice on a
+topic after a failure, it is the same to the byte.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple, Protocol
+
+from stream_ccsd.alert.reasons import Alert
+from stream_ccsd.engine import Result
+from stream_ccsd.transaction import Transaction
+
+Headers = list[tuple[str, bytes]]
+
+# Of a dead letter that no topic takes whole, this much is kept.
+KEPT = 65_536
+
+
+class Record(Protocol):
+    """A message as the consumer gets it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Output(NamedTuple):
+    """A message to send."""
+
+    topic: str
+    key: bytes | None
+    value: bytes | None
+    headers: Headers
+
+
+def transaction_message(transaction: Transaction) -> bytes:
+    """A transaction as the workers read it."""
+    return _json({name: getattr(transaction, name) for name in Transaction.__dataclass_fields__})
+
+
+def score_message(record: Record, result: Result) -> bytes:
+    """One transaction's scores; None where there is nothing to compare yet."""
+    t = result.transaction
+    return _json(
+        {
+            "id": t.id,
+            "account": t.account,
+            "time": t.time,
+            "amount": t.amount,
+            "category": t.category,
+            "merchant": t.merchant,
+            "status": result.status,
+            "outcome": result.outcome,
+            "habit": result.habit,
+            "divergence": result.divergence,
+            "score": result.score,
+            "maximum": result.maximum,
+            "alert": result.alert is not None,
+            "model": result.model,
+            "partition": record.partition,
+            "offset": record.offset,
+            "timestamp": record.timestamp,
+        }
+    )
+
+
+def alert_message(record: Record, alert: Alert) -> bytes:
+    """One alert with its reasons, headed by the line for people."""
+    place = {"partition": record.partition, "offset": record.offset, "timestamp": record.timestamp}
+    return _json({"headline": alert.headline, **alert.to_dict(), **place})
+
+
+def dead_letter(topic: str, record: Record, kind: str, reason: str, field: str | None, value: str | None) -> Output:
+    """A message that had no effect: its own key and bytes, why and where from in the headers."""
+    about: dict[str, Any] = {
+        "kind": kind,
+        "reason": reason,
+        "topic": record.topic,
+        "partition": record.partition,
+        "offset": record.offset,
+        "timestamp": record.timestamp,
+        "field": field,
+        "value": value,
+    }
+    headers = [(name, str(said).encode("utf-8", "replace")) for name, said in about.items() if said is not None]
+    # A client may send a message of neither key nor value; ours does not.
+    value_or_key = record.value if record.value is not None or record.key is not None else b""
+    return Output(topic, record.key, value_or_key, headers)
+
+
+def shortened(letter: Output) -> Output:
+    """A dead letter that no topic takes whole: its beginning, and how long it was."""
+    value, key = letter.value or b"", letter.key
+    if len(value) <= KEPT and len(key or b"") <= KEPT:
+        return letter
+    headers = [*letter.headers, ("truncated_from", str(len(value)).encode())]
+    return Output(letter.topic, key if key is None else key[:KEPT], value[:KEPT], headers)
+
+
+def _json(values: dict[str, Any]) -> bytes:
+    return json.dumps(values, ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode()

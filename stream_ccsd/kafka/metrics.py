@@ -1,0 +1,95 @@
+"""What a worker tells Prometheus. All times are in milliseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+_PREFIX = "stream_ccsd_"
+_MILLISECONDS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 30_000, 60_000)
+_SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
+
+
+class Now:
+    """What is asked for only when somebody looks."""
+
+    def __init__(self) -> None:
+        self.lag: Callable[[], dict[int, int]] = dict
+        self.accounts: Callable[[], int] = lambda: 0
+        self.recovery: Callable[[], tuple[int, float]] = lambda: (0, 1.0)
+        self.ready: Callable[[], bool] = lambda: False
+
+
+class Metrics:
+    """One registry a worker."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.now = Now()
+        self.events = Counter(_PREFIX + "events", "Transactions entered and scored", registry=self.registry)
+        self.rejects = Counter(
+            _PREFIX + "rejects",
+            "Messages sent to the dead letters, by kind",
+            ["kind"],
+            registry=self.registry,
+        )
+        self.alerts = Counter(_PREFIX + "alerts", "Alerts raised", registry=self.registry)
+        self.passed_over = Counter(
+            _PREFIX + "passed_over", "Messages read again that had had their effect before", registry=self.registry
+        )
+        self.foreign_writes = Counter(
+            _PREFIX + "foreign_changelog_writes",
+            "Times another worker wrote to the changelog of a partition of ours",
+            registry=self.registry,
+        )
+        self.model_failures = Counter(
+            _PREFIX + "model_failures", "New models that could not be used", registry=self.registry
+        )
+        self.batch_size = Histogram(
+            _PREFIX + "batch_size", "Messages handled together", buckets=_SIZES, registry=self.registry
+        )
+        self.scoring = Histogram(
+            _PREFIX + "scoring_milliseconds",
+            "Scoring of one batch, off the event loop",
+            buckets=_MILLISECONDS,
+            registry=self.registry,
+        )
+        self.confirming = Histogram(
+            _PREFIX + "confirming_milliseconds",
+            "Until the broker had a batch's outputs and states",
+            buckets=_MILLISECONDS,
+            registry=self.registry,
+        )
+        self.end_to_end = Histogram(
+            _PREFIX + "end_to_end_milliseconds",
+            "From a transaction's timestamp in Kafka until its score was confirmed",
+            buckets=_MILLISECONDS,
+            registry=self.registry,
+        )
+        self.model = Info(_PREFIX + "model", "The model that scores", registry=self.registry)
+        self.model_loaded = Gauge(
+            _PREFIX + "model_loaded_timestamp_seconds", "When the model was loaded", registry=self.registry
+        )
+        self.registry.register(_AtScrape(self.now))
+
+
+class _AtScrape(Collector):
+    def __init__(self, now: Now) -> None:
+        self._now = now
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Gauges that are read off the worker."""
+        lag = GaugeMetricFamily(_PREFIX + "lag", "Messages behind the end of a partition", labels=["partition"])
+        for partition, behind in sorted(self._now.lag().items()):
+            lag.add_metric([str(partition)], behind)
+        yield lag
+        remaining, share = self._now.recovery()
+        yield GaugeMetricFamily(_PREFIX + "accounts", "Accounts with a state here, about", value=self._now.accounts())
+        yield GaugeMetricFamily(
+            _PREFIX + "recovery_remaining", "Changelog records still to be read before work begins", value=remaining
+        )
+        yield GaugeMetricFamily(_PREFIX + "recovery_progress", "Share of the recovery that is done", value=share)
+        yield GaugeMetricFamily(_PREFIX + "ready", "Whether the worker is working", value=float(self._now.ready()))

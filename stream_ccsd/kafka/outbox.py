@@ -1,0 +1,101 @@
+"""The worker's producer: sends messages and returns when the broker has them, however long that takes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+
+from stream_ccsd.kafka.connection import BrokerError, explain
+from stream_ccsd.kafka.messages import Output, shortened
+from stream_ccsd.kafka.settings import WorkerSettings
+
+log = logging.getLogger(__name__)
+
+_LARGEST = 64 << 20
+_PAUSE = 1.0
+
+
+class Outbox:
+    """An idempotent producer: a message that had to be sent again by the client is in its topic once, in its place."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._producer: Any = None
+
+    async def start(self) -> None:
+        """Connect."""
+        careful = self._settings.guarantee == "effectively-once"
+        self._producer = AIOKafkaProducer(
+            bootstrap_servers=self._settings.brokers,
+            client_id=f"{self._settings.group}-outbox",
+            acks="all" if careful else 1,
+            enable_idempotence=careful,
+            max_batch_size=1 << 18,
+            max_request_size=_LARGEST,  # what is too large is for the broker to say: it knows its topics
+            **self._settings.security().client_options(),
+        )
+        try:
+            await self._producer.start()
+        except KafkaError as error:
+            await self._producer.stop()
+            raise BrokerError(explain(self._settings.brokers, error)) from error
+
+    async def stop(self) -> None:
+        """Disconnect; what was confirmed is confirmed."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await producer.stop()
+
+    async def confirm(self, outputs: Sequence[Output], partition: int | None = None) -> list[int]:
+        """Send messages in order; returns their offsets when the broker has all of them.
+
+        Where the client gives up (no leader for long, a sequence lost), all of them are sent again by a new one.
+
+        Raises
+        ------
+        BrokerError
+            If the broker will never take them: no rights, no such topic.
+        """
+        while True:
+            failed: BaseException | None = None
+            offsets: list[int] = []
+            for found, output in zip(await self._send(outputs, partition), outputs, strict=True):
+                if isinstance(found, MessageSizeTooLargeError) and self._can_be_shorter(output, len(outputs)):
+                    offsets += await self.confirm([shortened(output)], partition)
+                elif isinstance(found, BaseException):
+                    failed = failed or found
+                else:
+                    offsets.append(found.offset)
+            if failed is None:
+                return offsets
+            if not isinstance(failed, KafkaError) or not failed.retriable:
+                raise BrokerError(explain(self._settings.brokers, failed)) from failed
+            log.warning("sending again", extra={"error": repr(failed), "messages": len(outputs)})
+            await asyncio.sleep(_PAUSE)
+            await self.stop()
+            await self.start()
+
+    def _can_be_shorter(self, output: Output, together: int) -> bool:
+        """Whether a smaller request may pass: the broker refuses all messages of one that is too large."""
+        shorter = together > 1 or shortened(output) is not output
+        return shorter and output.topic == self._settings.dead_letters
+
+    async def _send(self, outputs: Iterable[Output], partition: int | None) -> list[Any]:
+        waiting = []
+        for topic, key, value, headers in outputs:
+            try:
+                waiting.append(await self._producer.send(topic, value, key=key, headers=headers, partition=partition))
+            except KafkaError as error:
+                waiting.append(_failed(error))
+        return await asyncio.gather(*waiting, return_exceptions=True)
+
+
+def _failed(error: KafkaError) -> asyncio.Future[Any]:
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    future.set_exception(error)
+    return future

@@ -1,0 +1,223 @@
+"""A batch of messages of one partition through the engine: outputs and new states, nothing sent and nothing stored.
+
+Each stored state begins with the offset of the newest message it has seen. A message at or before that offset was
+entered before, and its outputs were confirmed before the state was stored: it is passed over. So a message has one
+effect, however often it is read.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from dataclasses import dataclass, field
+
+from stream_ccsd.account import state_sizes
+from stream_ccsd.engine import Engine, Result
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.kafka.messages import Output, Record, alert_message, dead_letter, score_message
+from stream_ccsd.kafka.settings import WorkerSettings
+from stream_ccsd.library.model import Model
+from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError
+
+Read = Callable[[bytes], bytes | None]
+
+_HEAD = struct.Struct("<BQ")  # layout, offset
+_LAYOUT = 1
+NOTHING = -1
+"""The offset of a state that does not exist."""
+
+_ENTERED = ("scored", "late")
+_DUPLICATE = "a transaction with this id was entered before, nothing changed"
+
+
+class ForeignStateError(StreamCcsdError):
+    """The account table belongs to another topic, or to models with other windows: going on would ruin it."""
+
+
+def pack_stored(offset: int, state: bytes) -> bytes:
+    """A state as table and changelog hold it."""
+    return _HEAD.pack(_LAYOUT, offset) + state
+
+
+def stored_offset(data: bytes | None) -> int:
+    """The newest message a stored state has seen; ``NOTHING`` for none, and for bytes that are no state.
+
+    >>> stored_offset(pack_stored(7, b"state")), stored_offset(None)
+    (7, -1)
+    """
+    if data is None or len(data) < _HEAD.size or data[0] != _LAYOUT:
+        return NOTHING
+    return int(_HEAD.unpack_from(data)[1])
+
+
+class _StagedStates(MutableMapping[str, bytes]):
+    """What the engine reads is in the table; what it writes waits here until its outputs are confirmed."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._stored: dict[str, bytes | None] = {}
+        self.changed: dict[str, bytes] = {}
+
+    def begin(self) -> None:
+        self._stored, self.changed = {}, {}
+
+    def new_accounts(self) -> int:
+        return sum(self._stored.get(account) is None for account in self.changed if account)
+
+    def offset(self, account: str) -> int:
+        return stored_offset(self._find(account))
+
+    def _find(self, account: str) -> bytes | None:
+        if account not in self._stored:
+            self._stored[account] = self._read(account.encode())
+        return self._stored[account]
+
+    def __getitem__(self, account: str) -> bytes:
+        if account in self.changed:
+            return self.changed[account]
+        data = self._find(account)
+        if data is None:
+            raise KeyError(account)
+        # Bytes that are no state go to the engine as they are: it refuses them, with the reason.
+        return data if stored_offset(data) == NOTHING else data[_HEAD.size :]
+
+    def __setitem__(self, account: str, state: bytes) -> None:
+        self.changed[account] = state
+
+    def __delitem__(self, account: str) -> None:
+        raise NotImplementedError("states are never deleted")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.changed)
+
+    def __len__(self) -> int:
+        return len(self.changed)
+
+
+@dataclass
+class Scored:
+    """What a batch brought. Outputs are in the order of their messages."""
+
+    outputs: list[Output] = field(default_factory=list)
+    states: dict[bytes, bytes] = field(default_factory=dict)
+    created: int = 0
+    entered: int = 0
+    alerts: int = 0
+    passed_over: int = 0
+    rejects: Counter[str] = field(default_factory=Counter)
+
+
+class PartitionScorer:
+    """The engine of one partition. The alert cap, if the model has one, is per partition."""
+
+    def __init__(self, model: Model, settings: WorkerSettings, schema: Schema, read: Read) -> None:
+        self._states = _StagedStates(read)
+        self._engine = Engine(model, self._states, settings.threshold)
+        self._settings, self._schema = settings, schema
+        self._sizes_checked = False
+
+    def score(self, records: Sequence[Record], log_end: int | None = None) -> Scored:
+        """Outputs and states of a batch; the same batch before the states are stored gives the same again.
+
+        Parameters
+        ----------
+        records
+            In the order of their offsets.
+        log_end
+            Where the partition ended when it was assigned: a state from beyond has seen another topic.
+        """
+        self._states.begin()
+        done = Scored()
+        found = [(record, self._parse(record)) for record in records]
+        fresh = [(r, t) for r, t in found if not isinstance(t, Transaction) or not self._was_entered(r, t, log_end)]
+        done.passed_over = len(found) - len(fresh)
+        results = iter(self._process([t for _, t in fresh if isinstance(t, Transaction)]))
+        newest: dict[str, int] = {}
+        for record, transaction in fresh:
+            if isinstance(transaction, Refusal):
+                kind = "key" if transaction.field == "key" else "malformed"
+                self._refuse(done, record, kind, transaction.reason, transaction.field, transaction.value)
+                continue
+            newest[transaction.account] = record.offset
+            self._enter(done, record, next(results))
+        last = records[-1].offset
+        # The alert cap belongs to no account; it has seen all there is.
+        done.states = {
+            account.encode(): pack_stored(newest.get(account, last), state)
+            for account, state in self._states.changed.items()
+        }
+        done.created = self._states.new_accounts()
+        return done
+
+    def _parse(self, record: Record) -> Transaction | Refusal:
+        if record.value is None:
+            return Refusal("the message is empty (a tombstone)")
+        try:
+            transaction = self._schema.parse_json(record.value, f"{record.topic}/{record.partition}/{record.offset}")
+        except TransactionError as error:
+            return error.refusal
+        except Exception as error:  # whatever it is, its neighbours go on
+            return Refusal(f"cannot be read: {error!r}")
+        if self._settings.check_key and record.key != transaction.account.encode():
+            shown = "none" if record.key is None else repr(record.key[:60])
+            return Refusal(f"key: expected the account {transaction.account!r}, got {shown}", "key", shown)
+        return transaction
+
+    def _was_entered(self, record: Record, transaction: Transaction, log_end: int | None) -> bool:
+        seen = self._states.offset(transaction.account)
+        if seen != NOTHING and not self._sizes_checked:
+            self._check_sizes(self._states[transaction.account])
+        if seen < record.offset:
+            return False
+        if log_end is not None and seen >= log_end:
+            raise ForeignStateError(
+                f"the state of account {transaction.account!r} has seen offset {seen} of partition "
+                f"{record.partition}, but topic {record.topic!r} ended at {log_end}: the topic was made anew. "
+                "Take another --group, or delete the changelog topic and the state folder"
+            )
+        return True
+
+    def _check_sizes(self, state: bytes) -> None:
+        """Once: all states of a table are of one size."""
+        settings, found = self._engine.model.settings, state_sizes(state)
+        if found is not None and found != (settings.window, settings.local_history):
+            raise ForeignStateError(
+                f"the account states are of windows of {found[0]} and histories of {found[1]} transactions, the model "
+                f"has {settings.window} and {settings.local_history}: go on with a model of the same windows, or begin "
+                "anew with another --group"
+            )
+        self._sizes_checked = True
+
+    def _process(self, transactions: list[Transaction]) -> list[Result]:
+        try:
+            return self._engine.process_many(transactions)
+        except MemoryError:
+            raise
+        except Exception:  # a fault of ours must cost one transaction, not its neighbours
+            return [self._alone(t) for t in transactions]
+
+    def _alone(self, transaction: Transaction) -> Result:
+        try:
+            return self._engine.process(transaction)
+        except MemoryError:
+            raise
+        except Exception as error:
+            return Result(transaction, "internal error", reason=repr(error))
+
+    def _enter(self, done: Scored, record: Record, result: Result) -> None:
+        if result.status not in _ENTERED:
+            self._refuse(done, record, result.status, f"{result.status}: {result.reason or _DUPLICATE}", None, None)
+            return
+        key = result.transaction.account.encode()
+        done.entered += 1
+        done.outputs.append(Output(self._settings.scores, key, score_message(record, result), []))
+        if result.alert:
+            done.alerts += 1
+            done.outputs.append(Output(self._settings.alerts, key, alert_message(record, result.alert), []))
+
+    def _refuse(
+        self, done: Scored, record: Record, kind: str, reason: str, name: str | None, value: str | None
+    ) -> None:
+        done.rejects[kind] += 1
+        done.outputs.append(dead_letter(self._settings.dead_letters, record, kind, reason, name, value))

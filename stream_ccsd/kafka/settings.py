@@ -1,0 +1,232 @@
+"""Every setting of a worker: from flags, else from the environment, else from a file, else the default."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Literal, get_type_hints
+
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.kafka.connection import Security, is_topic, parse_brokers
+
+PREFIX = "STREAM_CCSD_"
+Guarantee = Literal["effectively-once", "best-effort"]
+_SECRET = "sasl_password"
+
+
+class WorkerSettingsError(StreamCcsdError):
+    """A setting is unknown, missing or out of its range; says which and where it came from."""
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """What a worker is told. Everything but the secret can be a flag, a variable, or a line of a TOML file."""
+
+    broker: str = "kafka://127.0.0.1:9092"
+    """Brokers to begin with: kafka://host:port,host:port."""
+    model: Path | None = None
+    """Model directory of 'stream-ccsd fit'; a new model put in its place is picked up."""
+    group: str = "stream-ccsd"
+    """Consumer group, and the first part of the changelog's name: workers of one group share the work."""
+
+    # Topics
+    transactions: str = "transactions"
+    """Topic to read: JSON, keyed by account."""
+    scores: str = "scores"
+    """Topic for one score a transaction."""
+    alerts: str = "alerts"
+    """Topic for alerts."""
+    dead_letters: str = "dead-letters"
+    """Topic for messages that had no effect, with the reason."""
+    partitions: int = 4
+    """Partitions of topics that have to be created."""
+    replication: int = 1
+    """Replication factor of topics that have to be created; 3 where there are three brokers."""
+    create_topics: bool = True
+    """Whether to create topics that are missing, or to say so and stop."""
+    columns: str = ""
+    """Which JSON field is what, like account=user,time=when; by default the fields' own names."""
+    check_key: bool = True
+    """Whether a message whose key is not its account is refused; otherwise trust the topic to be split by account."""
+
+    # State
+    store: Literal["rocksdb", "memory"] = "rocksdb"
+    """Where account states are kept beside the changelog."""
+    state_dir: Path = Path("worker-state")
+    """Folder of the rocksdb store: one a worker."""
+    standby_replicas: int = 0
+    """Further workers that follow each account's changelog, to take over without reading it first."""
+
+    # Work
+    batch: int = 500
+    """At most so many transactions are scored and confirmed together."""
+    guarantee: Guarantee = "effectively-once"
+    """effectively-once confirms outputs before state; best-effort sends both at once and asks only the leader."""
+    commit_interval: float = 1.0
+    """Seconds between commits: how much is read again after a crash."""
+    session_timeout: float = 10.0
+    """Seconds after which a silent worker's partitions are given to others."""
+    heartbeat_interval: float = 2.0
+    """Seconds between signs of life to the group."""
+    threshold: float | None = None
+    """Alert threshold in nats; by default the model's."""
+    model_poll: float = 5.0
+    """Seconds between looks at the model directory."""
+
+    # Operations
+    web_host: str = "127.0.0.1"
+    """Address for /healthz, /readyz and /metrics."""
+    web_port: int = 6066
+    """Port for the same; 0 takes a free one."""
+    log_format: Literal["json", "text"] = "json"
+    """A JSON object a line, or text for people."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is worth a line."""
+
+    # Security
+    tls: bool = False
+    """Whether to speak TLS with the broker."""
+    ca_file: Path | None = None
+    """Certificates to trust; by default the system's."""
+    cert_file: Path | None = None
+    """Client certificate, where the broker wants one."""
+    key_file: Path | None = None
+    """Its key."""
+    sasl_mechanism: str | None = None
+    """SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN."""
+    sasl_username: str | None = None
+    """Who logs in."""
+    sasl_password_file: Path | None = None
+    """File with the password and nothing else; or put it into STREAM_CCSD_SASL_PASSWORD."""
+
+    def __post_init__(self) -> None:
+        parse_brokers(self.broker)
+        for name in ("group", "transactions", "scores", "alerts", "dead_letters"):
+            value = getattr(self, name)
+            _require(is_topic(value), name, value, "letters, digits, '.', '_' and '-', at most 249")
+        topics = [self.transactions, self.scores, self.alerts, self.dead_letters, self.changelog]
+        _require(len(set(topics)) == len(topics), "topics", topics, "five different names")
+        for name in ("partitions", "replication", "batch"):
+            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
+        _require(self.standby_replicas >= 0, "standby_replicas", self.standby_replicas, "0 or more")
+        _require(self.batch <= 10_000, "batch", self.batch, "at most 10000")
+        for name in ("commit_interval", "session_timeout", "heartbeat_interval", "model_poll"):
+            _require(0 < getattr(self, name) < 3600, name, getattr(self, name), "seconds, above 0")
+        _require(
+            self.heartbeat_interval * 2 <= self.session_timeout,
+            "heartbeat_interval",
+            self.heartbeat_interval,
+            f"at most half of session_timeout ({self.session_timeout:g})",
+        )
+        _require(0 <= self.web_port <= 65_535, "web_port", self.web_port, "0 to 65535")
+
+    @property
+    def changelog(self) -> str:
+        """The topic that holds the account states."""
+        return f"{self.group}-accounts-changelog"
+
+    @property
+    def brokers(self) -> str:
+        """Host and port of each broker."""
+        return parse_brokers(self.broker)
+
+    def security(self, environment: Mapping[str, str] | None = None) -> Security:
+        """TLS and SASL, with the secret from where it is kept."""
+        return Security(
+            self.tls,
+            self.ca_file,
+            self.cert_file,
+            self.key_file,
+            self.sasl_mechanism,
+            self.sasl_username,
+            self._password(os.environ if environment is None else environment),
+        )
+
+    def _password(self, environment: Mapping[str, str]) -> str | None:
+        if self.sasl_password_file is None:
+            return environment.get(PREFIX + _SECRET.upper())
+        try:
+            return self.sasl_password_file.read_text(encoding="utf-8").rstrip("\r\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise WorkerSettingsError(f"sasl_password_file cannot be read: {error}") from error
+
+    @classmethod
+    def load(
+        cls,
+        flags: Mapping[str, Any] | None = None,
+        file: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> WorkerSettings:
+        """Settings from all three places; a flag that is None was not given.
+
+        Raises
+        ------
+        WorkerSettingsError
+            If one is unknown or does not fit, naming it and its place.
+        """
+        names = {f.name for f in fields(cls)}
+        values: dict[str, Any] = {}
+        if file is not None:
+            for name, value in _read(file).items():
+                if name not in names:
+                    raise WorkerSettingsError(f"{file}: unknown setting {name!r}{_hint(name)}")
+                values[name] = _converted(name, value, str(file))
+        environment = os.environ if environment is None else environment
+        for name in names:
+            text = environment.get(PREFIX + name.upper())
+            if text is not None and text != "":
+                values[name] = _converted(name, text, PREFIX + name.upper())
+        for name, value in (flags or {}).items():
+            if value is not None:
+                values[name] = _converted(name, value, f"--{name.replace('_', '-')}")
+        return cls(**values)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        with file.open("rb") as source:
+            return tomllib.load(source)
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise WorkerSettingsError(f"the settings in {file} cannot be read: {error}") from error
+
+
+def _hint(name: str) -> str:
+    if name == _SECRET:
+        return f": a password belongs into {PREFIX}{_SECRET.upper()} or into a file named by sasl_password_file"
+    return ""
+
+
+def _converted(name: str, value: Any, place: str) -> Any:
+    """A value from a text or a file as the setting's type."""
+    kind = get_type_hints(WorkerSettings)[name]
+    options = getattr(kind, "__args__", ())
+    try:
+        if getattr(kind, "__origin__", None) is Literal:
+            if value not in options:
+                raise ValueError(f"expected one of {', '.join(options)}")
+            return value
+        if type(None) in options:
+            kind = next(k for k in options if k is not type(None))
+        if kind is bool:
+            return _truth(value)
+        if kind in (int, float) and isinstance(value, bool):
+            raise ValueError("expected a number")
+        return kind(value)
+    except (TypeError, ValueError) as error:
+        raise WorkerSettingsError(f"{place}: {name} is {value!r}: {error}") from error
+
+
+def _truth(value: Any) -> bool:
+    known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+    found = value if isinstance(value, bool) else known.get(str(value).lower())
+    if found is None:
+        raise ValueError("expected true or false")
+    return found
+
+
+def _require(condition: bool, name: str, value: object, expected: str) -> None:
+    if not condition:
+        raise WorkerSettingsError(f"{name} is {value!r}, expected {expected}")
