@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError
 from replay.harvest import DeadLetter
 from replay.pace import Pace
 from replay.source import Source
-from stream_ccsd.kafka.connection import BrokerError, Security, explain
+from stream_ccsd.kafka.connection import BrokerError, Security, explain, start_client
 from stream_ccsd.kafka.messages import transaction_message
 from stream_ccsd.transaction import Refusal
 
@@ -75,7 +75,7 @@ def produce(
             **(security or Security()).client_options(),
         )
         try:
-            await producer.start()
+            await start_client(producer, brokers)
             return await _send_all(producer, source, topic, pace or Pace(), stop, progress, bury)
         except KafkaError as error:
             raise BrokerError(explain(brokers, error)) from error

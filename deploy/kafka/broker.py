@@ -4,12 +4,14 @@
     python deploy/kafka/broker.py start [FOLDER]    start one, print its address
     python deploy/kafka/broker.py stop [FOLDER]     stop it; its data goes with the folder
 
-The jars are fetched once (Maven keeps them); data, log and process id live in the folder.
+The jars are fetched once (Maven keeps them); data, log and process id live in the folder. Tests can ask for TLS and
+SASL (SCRAM): certificate and user are made anew for each broker.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -28,11 +30,11 @@ PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
 controller.quorum.voters=1@127.0.0.1:{controller}
-listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
-advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listeners=CLIENTS://127.0.0.1:{port},INTERNAL://127.0.0.1:{internal},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=CLIENTS://127.0.0.1:{port},INTERNAL://127.0.0.1:{internal}
 controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=INTERNAL
+listener.security.protocol.map=CLIENTS:{protocol},INTERNAL:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={folder}/data
 num.partitions=4
 offsets.topic.replication.factor=1
@@ -46,6 +48,16 @@ group.initial.rebalance.delay.ms=0
 group.min.session.timeout.ms=500
 auto.create.topics.enable=true
 """
+
+SECURE = """\
+ssl.keystore.type=PKCS12
+ssl.keystore.location={keystore}
+ssl.keystore.password={password}
+sasl.enabled.mechanisms={mechanism}
+listener.name.clients.{mechanism_lower}.sasl.jaas.config={module} required;
+"""
+
+SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 
 LOGGING = """\
 status=error
@@ -62,6 +74,15 @@ class BrokerError(Exception):
     """The broker cannot be had, and why."""
 
 
+@dataclass(frozen=True)
+class Login:
+    """A user of a broker that wants TLS and SASL."""
+
+    username: str
+    password: str
+    mechanism: str = "SCRAM-SHA-512"
+
+
 @dataclass
 class Broker:
     """A running broker."""
@@ -69,6 +90,11 @@ class Broker:
     folder: Path
     port: int
     process: subprocess.Popen[bytes]
+
+    @property
+    def certificate(self) -> Path:
+        """What clients of a broker with TLS trust."""
+        return self.folder / "certificate.pem"
 
     @property
     def address(self) -> str:
@@ -98,8 +124,11 @@ def fetch_jars(folder: Path = DEFAULT_FOLDER / "jars") -> Path:
     return folder
 
 
-def start(folder: Path, port: int | None = None, jars: Path | None = None) -> Broker:
-    """Start a broker with its data in the folder, on a free port unless one is named; returns when it answers."""
+def start(folder: Path, port: int | None = None, jars: Path | None = None, login: Login | None = None) -> Broker:
+    """Start a broker with its data in the folder, on a free port unless one is named; returns when it answers.
+
+    With a login, clients need TLS and SASL.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     jars = jars or fetch_jars()
     known = folder / "server.properties"
@@ -108,18 +137,44 @@ def start(folder: Path, port: int | None = None, jars: Path | None = None) -> Br
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:
             raise BrokerError(f"port {port} is taken: is a broker running already?")
-    known.write_text(PROPERTIES.format(folder=folder.absolute(), port=port, controller=free_port()))
+    properties = PROPERTIES.format(
+        folder=folder.absolute(),
+        port=port,
+        controller=free_port(),
+        internal=free_port(),
+        protocol="PLAINTEXT" if login is None else "SASL_SSL",
+    )
+    known.write_text(properties + ("" if login is None else _secured(folder, login)))
     (folder / "log4j2.properties").write_text(LOGGING)
     java = ["java", "-Xmx512m", "-Xms256m", f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"]
     java += ["-cp", f"{jars}/*"]
     if not (folder / "data").exists():
-        _run([*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(known)])
+        user = f"{login.mechanism}=[name={login.username},password={login.password}]" if login else ""
+        scram = ["--add-scram", user] if login else []
+        _run([*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(known), *scram])
     log = (folder / "broker.log").open("ab")
     process = subprocess.Popen([*java, "kafka.Kafka", str(known)], stdout=log, stderr=log, start_new_session=True)
     (folder / "pid").write_text(f"{process.pid} {port}")
     broker = Broker(folder, port, process)
     _wait_until_it_answers(broker)
     return broker
+
+
+def _secured(folder: Path, login: Login) -> str:
+    """Settings of a listener with TLS and SASL; makes its key and certificate."""
+    store, password = folder / "broker.p12", secrets.token_hex(16)
+    keytool = ["keytool", "-keystore", str(store), "-storetype", "PKCS12", "-storepass", password, "-alias", "broker"]
+    store.unlink(missing_ok=True)
+    names = "SAN=IP:127.0.0.1,DNS:localhost"
+    _run([*keytool, "-genkeypair", "-keyalg", "RSA", "-dname", "CN=localhost", "-ext", names, "-validity", "2"])
+    _run([*keytool, "-exportcert", "-rfc", "-file", str(folder / "certificate.pem")])
+    return SECURE.format(
+        keystore=store.absolute(),
+        password=password,
+        mechanism=login.mechanism,
+        mechanism_lower=login.mechanism.lower(),
+        module=SCRAM,
+    )
 
 
 def free_port() -> int:

@@ -88,6 +88,47 @@ def replay(
     emit(result, json_target, _show_replay)
 
 
+@app.command()
+def kafka(
+    broker: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="kafka://host:port; by default one is started (Java 17 and Maven)."),
+    ] = None,
+    transactions: Annotated[int, typer.Option(help="Simulated, for each rate.", min=5000)] = 60_000,
+    seconds: Annotated[float, typer.Option(help="How long to send 1,000 a second.", min=1.0)] = 20.0,
+    json_target: JsonOption = None,
+) -> None:
+    """Kafka workers, broker and load on this machine: rates of one and two, latency; beside Faust and Quix Streams."""
+    from offline.bench.peers import peer
+
+    peer("faust")
+    peer("confluent_kafka")
+    from offline.bench.kafka import measure_kafka
+
+    check_target(json_target)
+    with progress_bar() as start:
+        result = measure_kafka(broker, transactions, seconds, start("bench kafka"))
+    emit(result, json_target, _show_kafka)
+
+
+def _show_kafka(console: Console, result: dict[str, Any]) -> None:
+    table = plain_table(
+        f"{result['transactions']:,} transactions ({result['with_divergence']:.0%} with all scores), "
+        f"{result['partitions']} partitions, {result['library_windows']:,} library windows; all on one machine"
+    )
+    for column in ("", "messages/s"):
+        table.add_column(column, justify="right" if column else "left")
+    for row in result["workers"]:
+        table.add_row(f"{row['workers']} worker{'s' if row['workers'] > 1 else ''}", f"{row['tx_per_s']:,.0f}")
+    table.add_row("bare Faust agent: reads, does nothing", f"{result['bare_faust_per_s']:,.0f}")
+    table.add_row("Quix Streams: a count by key", f"{result['quix_per_s']:,.0f}")
+    console.print(table)
+    console.print(
+        f"at 1,000/s, from sending to having the score: p50 {result['p50_ms_at_1000']:.1f} ms, "
+        f"p99 {result['p99_ms_at_1000']:.1f} ms"
+    )
+
+
 def _show_replay(console: Console, result: dict[str, Any]) -> None:
     table = plain_table(f"{result['events']:,} records of {result['data']}")
     for column in ("", "records/s", "outside scoring", "peak memory"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import faust
@@ -17,7 +17,12 @@ class WorkerApp:
     """A Faust app around one topic and one table, with the few of its parts that a worker asks for."""
 
     def __init__(
-        self, settings: WorkerSettings, partitions: int, handler: Handler, on_rebalance: Callable[[], None]
+        self,
+        settings: WorkerSettings,
+        partitions: int,
+        handler: Handler,
+        settled: Callable[[], Awaitable[None]],
+        on_rebalance: Callable[[], None],
     ) -> None:
         self.settings = settings
         self._recovery_total = 0
@@ -69,9 +74,11 @@ class WorkerApp:
         """Messages between what was handled and the end, by partition."""
         behind = {}
         for partition in self.assigned():
-            end = self.consumer.highwater(TP(self.settings.transactions, partition))
-            if end is not None and partition in next_offsets:
-                behind[partition] = max(0, end - next_offsets[partition])
+            place = TP(self.settings.transactions, partition)
+            end = self.consumer.highwater(place)
+            if end is not None:
+                begun = next_offsets.get(partition, self.consumer.committed(place))
+                behind[partition] = max(0, end - begun)
         return behind
 
     async def log_end(self, partition: int) -> int:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import logging
 import re
 import ssl
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,12 +109,50 @@ class Security:
         return options
 
 
-def explain(brokers: str, error: BaseException) -> str:
+async def start_client(client: Any, brokers: str) -> None:
+    """Connect one of aiokafka's clients.
+
+    Raises
+    ------
+    BrokerError
+        If that fails, with the cause, which the client itself only logs.
+    """
+    from aiokafka.errors import KafkaError  # noqa: PLC0415  (an extra)
+
+    with _overhearing("aiokafka") as said:
+        try:
+            await client.start()
+        except (KafkaError, OSError) as error:
+            with contextlib.suppress(Exception):
+                await (client.close() if hasattr(client, "close") else client.stop())
+            raise BrokerError(explain(brokers, error, said)) from error
+
+
+def explain(brokers: str, error: BaseException, said: Sequence[str] = ()) -> str:
     """A client's error in words, with what to look at."""
-    name = type(error).__name__
-    said = str(error) or name
-    if "uthentication" in name + said:
-        return f"{brokers} refused the login ({said}): check sasl_mechanism, sasl_username and the password"
-    if "uthorization" in name + said:
-        return f"{brokers} does not allow this ({said}): the user needs read, write and describe on the topics"
-    return f"{brokers} does not answer ({said}): is the broker running, and do address, tls and sasl settings fit it?"
+    cause = said[-1] if said else str(error) or type(error).__name__
+    everything = f"{type(error).__name__} {cause}"
+    if "CERTIFICATE" in everything or "ssl" in everything.lower():
+        return f"no TLS with {brokers} ({cause}): check tls, ca_file and the broker's certificate"
+    if "uthentication" in everything:
+        return f"{brokers} refused the login ({cause}): check sasl_mechanism, sasl_username and the password"
+    if "uthorization" in everything:
+        return f"{brokers} does not allow this ({cause}): the user needs read, write and describe on topics and group"
+    return f"{brokers} does not answer ({cause}): is the broker running, and do address, tls and sasl settings fit it?"
+
+
+@contextlib.contextmanager
+def _overhearing(name: str) -> Iterator[list[str]]:
+    """What is logged meanwhile, kept instead of shown."""
+    said: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger(name)
+    before = logger.propagate
+    logger.addHandler(handler)
+    logger.propagate = False
+    try:
+        yield said
+    finally:
+        logger.removeHandler(handler)
+        logger.propagate = before

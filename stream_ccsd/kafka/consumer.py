@@ -9,6 +9,7 @@ heartbeats, rebalancing and the recovery of tables are Faust's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -25,6 +26,7 @@ class BatchConsumer(driver.Consumer):
 
     topic: str
     handler: Handler
+    settled: Callable[[], Awaitable[None]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -34,11 +36,17 @@ class BatchConsumer(driver.Consumer):
         self._gaps: dict[TP, int] = {}
 
     async def wait_empty(self) -> None:
-        """Faust waits for this before partitions go to others and before it stops: no batch is being handled."""
+        """Faust waits for this before partitions go to others and before it stops: no batch is on its way."""
         if self._handling is not None:
             await asyncio.wait([self._handling])
+        with contextlib.suppress(Exception):  # it has ended the worker already, and says why
+            await self.settled()
         await super().wait_empty()
         self._next.clear()
+
+    def committed(self, tp: TP) -> int:
+        """The offset work began at, as far as it is known; 0 before."""
+        return self._committed_offset[tp] or 0
 
     def check(self) -> None:
         """Raise what ended the membership in the group, which the client only logs."""

@@ -11,7 +11,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
-from stream_ccsd.kafka.connection import BrokerError, Security, explain
+from stream_ccsd.kafka.connection import BrokerError, Security, explain, start_client
 
 # After a failure a worker repeats at most what one commit interval held; this is many times that.
 _REMEMBERED = 100_000
@@ -61,7 +61,7 @@ async def follow_alerts(
     )
     once, shown = Once(), 0
     try:
-        await consumer.start()
+        await start_client(consumer, brokers)
         if topic not in await consumer.topics():
             raise BrokerError(f"{brokers} has no topic {topic!r}: has a worker been started?")
         while not stop():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -59,7 +59,7 @@ class Metrics:
         )
         self.confirming = Histogram(
             _PREFIX + "confirming_milliseconds",
-            "Until the broker had a batch's outputs and states",
+            "From scores until the broker had a batch's outputs, and the states of the one before",
             buckets=_MILLISECONDS,
             registry=self.registry,
         )
@@ -74,6 +74,7 @@ class Metrics:
             _PREFIX + "model_loaded_timestamp_seconds", "When the model was loaded", registry=self.registry
         )
         self.registry.register(_AtScrape(self.now))
+        ProcessCollector(registry=self.registry)  # memory, processor time, start time
 
 
 class _AtScrape(Collector):

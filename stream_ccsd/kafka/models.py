@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
 from collections.abc import Callable
@@ -32,8 +31,8 @@ class ModelWatch:
 
     def __init__(self, folder: Path, model: Model, use: Callable[[Model], None], metrics: Metrics) -> None:
         self._folder, self._model, self._use, self._metrics = folder, model, use, metrics
-        self._refused: str | None = None
-        self._told()
+        self._seen: tuple[int, ...] | None = None
+        self._told(model.version)
 
     async def watch(self, interval: float) -> None:
         """Until cancelled."""
@@ -43,37 +42,47 @@ class ModelWatch:
 
     async def look(self) -> bool:
         """Load the model if it is another one; whether it was, and can be used."""
-        version = _version(self._folder)
-        if version in (None, self._model.version, self._refused):
+        # Off the event loop: a model's description alone is long enough to hold up transactions.
+        found = await asyncio.to_thread(self._find)
+        if found is None:
             return False
-        try:
-            # Memory-mapped: workers on one machine share its pages.
-            new = await asyncio.to_thread(Model.load, self._folder)
-            unfit = unfit_for(self._model, new)
-        except StreamCcsdError as error:
-            if _version(self._folder) != version:
-                return False  # it is being written this very moment
-            unfit = str(error)
-        if unfit:
-            self._refused = version
+        if isinstance(found, str):
             self._metrics.model_failures.inc()
-            log.error("the new model is not used", extra={"model": version, "reason": unfit})
+            log.error("the new model is not used", extra={"reason": found})
             return False
-        log.info("new model", extra={"model": new.version, "before": self._model.version})
-        self._model = new
-        self._use(new)
-        self._told()
+        log.info("new model", extra={"model": found.version, "before": self._model.version})
+        self._model = found
+        self._use(found)
+        self._told(found.version)
         return True
 
-    def _told(self) -> None:
-        self._metrics.model.info({"version": self._model.version})
+    def _find(self) -> Model | str | None:
+        """Another model than the one in use, or why it cannot be used; None if there is none, or none yet."""
+        seen = _stamp(self._folder)
+        if seen is None or seen == self._seen:
+            return None
+        try:
+            # Memory-mapped: workers on one machine share its pages.
+            new = Model.load(self._folder)
+            unfit = unfit_for(self._model, new)
+        except StreamCcsdError as error:
+            if _stamp(self._folder) != seen:
+                return None  # it is being written this very moment
+            new, unfit = self._model, str(error)
+        self._seen = seen
+        if unfit:
+            return unfit
+        return None if new.version == self._model.version else new
+
+    def _told(self, version: str) -> None:
+        self._metrics.model.info({"version": version})
         self._metrics.model_loaded.set(time.time())
 
 
-def _version(folder: Path) -> str | None:
-    """What model.json says; None while there is none to read."""
+def _stamp(folder: Path) -> tuple[int, ...] | None:
+    """What changes when another model is put in place; None while there is none."""
     try:
-        found = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        return str(found["version"])
-    except (OSError, ValueError, KeyError, TypeError):
+        found = (folder / "model.json").stat()
+    except OSError:
         return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

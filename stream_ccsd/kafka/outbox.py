@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
-from stream_ccsd.kafka.connection import BrokerError, explain
+from stream_ccsd.kafka.connection import BrokerError, explain, start_client
 from stream_ccsd.kafka.messages import Output, shortened
 from stream_ccsd.kafka.settings import WorkerSettings
 
@@ -39,11 +39,7 @@ class Outbox:
             max_request_size=_LARGEST,  # what is too large is for the broker to say: it knows its topics
             **self._settings.security().client_options(),
         )
-        try:
-            await self._producer.start()
-        except KafkaError as error:
-            await self._producer.stop()
-            raise BrokerError(explain(self._settings.brokers, error)) from error
+        await start_client(self._producer, self._settings.brokers)
 
     async def stop(self) -> None:
         """Disconnect; what was confirmed is confirmed."""
@@ -76,9 +72,18 @@ class Outbox:
             if not isinstance(failed, KafkaError) or not failed.retriable:
                 raise BrokerError(explain(self._settings.brokers, failed)) from failed
             log.warning("sending again", extra={"error": repr(failed), "messages": len(outputs)})
+            await self._begin_again()
+
+    async def _begin_again(self) -> None:
+        """With a new client, as soon as the broker answers."""
+        await self.stop()
+        while self._producer is None:
             await asyncio.sleep(_PAUSE)
-            await self.stop()
-            await self.start()
+            try:
+                await self.start()
+            except BrokerError as error:
+                self._producer = None
+                log.warning("waiting for the broker", extra={"error": str(error)})
 
     def _can_be_shorter(self, output: Output, together: int) -> bool:
         """Whether a smaller request may pass: the broker refuses all messages of one that is too large."""

@@ -147,7 +147,8 @@ class WorkerSettings:
 
     def _password(self, environment: Mapping[str, str]) -> str | None:
         if self.sasl_password_file is None:
-            return environment.get(PREFIX + _SECRET.upper())
+            secret = environment.get(PREFIX + _SECRET.upper())
+            return None if secret is None else secret.rstrip("\r\n")
         try:
             return self.sasl_password_file.read_text(encoding="utf-8").rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:

@@ -20,8 +20,9 @@ from faust.types import TP
 from stream_ccsd.kafka.scoring import stored_offset
 from stream_ccsd.kafka.settings import WorkerSettings
 
-# Enough for a partition; Faust's own default would let each grow by gigabytes.
-_ROCKSDB = {"write_buffer_size": 16 << 20, "block_cache_size": 64 << 20}
+# Enough for a partition; with Faust's own default each would grow by gigabytes. Small buffers are written out in
+# small steps, which transactions do not have to wait for.
+_ROCKSDB = {"write_buffer_size": 4 << 20, "block_cache_size": 64 << 20}
 # Names of accounts are printable, so nothing else begins with a zero.
 _COUNT = b"\0accounts"
 
@@ -72,8 +73,22 @@ def newest_states(current: Callable[[int, bytes], bytes | None], events: Iterabl
     return changes
 
 
+class _Options(rocksdb.RocksDBOptions):
+    """Without compression: states are floating point numbers, which do not get smaller, only later."""
+
+    def as_options(self) -> Any:
+        """RocksDB's own."""
+        options = super().as_options()
+        options.set_compression_type(rocksdict.DBCompressionType.none())
+        return options
+
+
 class RocksStore(rocksdb.Store):
     """A RocksDB a partition."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.rocksdb_options = _Options(**_ROCKSDB)
 
     def read(self, partition: int, account: bytes) -> bytes | None:
         """The stored state of an account."""
@@ -151,7 +166,6 @@ class AccountTable(faust.Table):
             key_type=bytes,
             value_type=bytes,
             store=f"{settings.store}://",
-            options=dict(_ROCKSDB) if settings.store == "rocksdb" else None,
             recovery_buffer_size=1000,
         )
         app.tables.add(table)

@@ -9,7 +9,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.kafka.connection import BrokerError, explain
+from stream_ccsd.kafka.connection import BrokerError, explain, start_client
 from stream_ccsd.kafka.settings import WorkerSettings
 
 # Old states of a worker that was taken for dead must not outlive the new ones they were written behind.
@@ -84,11 +84,7 @@ async def _admin(settings: WorkerSettings) -> Any:
         request_timeout_ms=10_000,
         **settings.security().client_options(),
     )
-    try:
-        await admin.start()
-    except (KafkaError, OSError) as error:
-        await admin.close()
-        raise BrokerError(explain(settings.brokers, error)) from error
+    await start_client(admin, settings.brokers)
     return admin
 
 

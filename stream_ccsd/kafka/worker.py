@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
+import gc
 import logging
 import signal
 import time
@@ -12,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.app import WorkerApp
 from stream_ccsd.kafka.connection import BrokerError, explain
@@ -23,7 +25,7 @@ from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.kafka.topics import prepare_topics
 from stream_ccsd.kafka.web import Web
 from stream_ccsd.library.model import Model
-from stream_ccsd.transaction import Schema
+from stream_ccsd.transaction import Schema, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +58,13 @@ class _Worker:
         self._processor = Processor(
             settings, schema, model, lambda: self._app.table.store, self._outbox.confirm, self._metrics
         )
-        self._app = WorkerApp(settings, partitions, self._processor.handle, self._processor.forget_partitions)
+        self._app = WorkerApp(
+            settings,
+            partitions,
+            self._processor.handle,
+            self._processor.settled,
+            self._processor.forget_partitions,
+        )
         self._processor.partitions = self._app
         assert settings.model is not None
         self._models = ModelWatch(settings.model, model, self._processor.use, self._metrics)
@@ -81,6 +89,12 @@ class _Worker:
                 "web": f"http://{self._settings.web_host}:{self._web.port}",
             },
         )
+        # Compiled code is loaded before the first transaction waits for it, and long before the group does.
+        await asyncio.to_thread(warm_up, self._processor.model)
+        # Half a million objects of compilers and libraries stay as they are: looking through them for garbage would
+        # hold up transactions for a tenth of a second, now and then.
+        gc.collect()
+        gc.freeze()
         try:
             await self._outbox.start()
             await self._until_done(asked)
@@ -156,6 +170,11 @@ class _Worker:
             "model": self._processor.model.version,
             "recovery": {"remaining": remaining, "done": round(share, 4)},
         }
+
+
+def warm_up(model: Model) -> None:
+    """Score a transaction for nobody."""
+    Engine(model).process(Transaction("warm-up", 0.0, 1.0, "", "warm-up", "warm-up"))
 
 
 def _failed(task: asyncio.Task[Any]) -> BaseException | None:

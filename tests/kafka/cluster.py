@@ -42,6 +42,7 @@ class Worker:
         self.start()
 
     def start(self):
+        self._begun = self.log.stat().st_size if self.log.exists() else 0
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(self._command, stderr=log, stdout=log, env=self._environment)
 
@@ -60,8 +61,9 @@ class Worker:
         return self.process.wait(timeout=40)
 
     def said(self, message=None):
-        """The lines of its log, as they were meant to be read: each a JSON object."""
-        lines = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
+        """The lines it has logged since it was last started: each a JSON object."""
+        text = self.log.read_bytes()[self._begun :].decode()
+        lines = [json.loads(line) for line in text.splitlines(keepends=True) if line.endswith("}\n")]
         return [line for line in lines if message is None or line["message"] == message]
 
     def url(self):

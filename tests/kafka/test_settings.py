@@ -1,0 +1,121 @@
+"""Settings from flags, environment and file, in that order; what does not fit is named."""
+
+import json
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.kafka.connection import parse_brokers, parse_target
+from stream_ccsd.kafka.settings import WorkerSettings, WorkerSettingsError
+from stream_ccsd.kafka.topics import TopicsError, check_topics, missing_topics
+
+
+def test_flags_come_before_variables_before_the_file(tmp_path):
+    file = tmp_path / "worker.toml"
+    file.write_text('batch = 10\nweb_port = 1\nscores = "s"\ntls = false\n')
+    environment = {"STREAM_CCSD_BATCH": "20", "STREAM_CCSD_WEB_PORT": "2", "STREAM_CCSD_CREATE_TOPICS": "no"}
+    found = WorkerSettings.load({"batch": 30, "group": None}, file, environment)
+    assert (found.batch, found.web_port, found.scores, found.create_topics) == (30, 2, "s", False)
+    assert found.group == WorkerSettings().group
+
+
+def test_every_setting_can_be_a_variable(tmp_path):
+    """As text, whatever its type: what a default is written as, it is read as."""
+    defaults = WorkerSettings()
+    environment = {}
+    for field in fields(WorkerSettings):
+        value = getattr(defaults, field.name)
+        if value is not None:
+            environment[f"STREAM_CCSD_{field.name.upper()}"] = str(value)
+    assert WorkerSettings.load({}, None, environment) == defaults
+
+
+@given(
+    batch=st.integers(1, 10_000),
+    commit=st.floats(0.01, 100),
+    topic=st.from_regex(r"[a-z0-9._-]{3,30}", fullmatch=True).filter(lambda name: name not in ("scores", "alerts")),
+)
+def test_a_file_says_what_a_variable_says(tmp_path_factory, batch, commit, topic):
+    values = {"batch": batch, "commit_interval": commit, "transactions": "in-" + topic}
+    file = tmp_path_factory.mktemp("settings") / "w.toml"
+    file.write_text("".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items()))
+    environment = {f"STREAM_CCSD_{name.upper()}": str(value) for name, value in values.items()}
+    assert WorkerSettings.load({}, file, {}) == WorkerSettings.load({}, None, environment)
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"batch": 0}, "batch is 0"),
+        ({"batch": "many"}, "STREAM_CCSD_BATCH"),
+        ({"store": "paper"}, "one of rocksdb, memory"),
+        ({"guarantee": "none"}, "effectively-once"),
+        ({"scores": "a b"}, "scores is 'a b'"),
+        ({"scores": "alerts"}, "five different names"),
+        ({"broker": "localhost"}, "expected kafka://"),
+        ({"create_topics": "perhaps"}, "true or false"),
+        ({"heartbeat_interval": 9}, "at most half"),
+        ({"commit_interval": 0}, "commit_interval"),
+        ({"web_port": 70000}, "0 to 65535"),
+    ],
+)
+def test_what_does_not_fit_is_named(values, said):
+    environment = {f"STREAM_CCSD_{name.upper()}": str(value) for name, value in values.items()}
+    with pytest.raises(StreamCcsdError, match=said):
+        WorkerSettings.load({}, None, environment)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("bacht = 3", "unknown setting 'bacht'"),
+        ('sasl_password = "x"', "STREAM_CCSD_SASL_PASSWORD"),
+        ("batch = true", "expected a number"),
+        ("batch =", "cannot be read"),
+    ],
+)
+def test_files_that_do_not_fit(tmp_path, text, said):
+    file = tmp_path / "w.toml"
+    file.write_text(text)
+    with pytest.raises(WorkerSettingsError, match=said):
+        WorkerSettings.load({}, file, {})
+
+
+def test_the_password_comes_from_a_file_or_a_variable(tmp_path):
+    file = tmp_path / "password"
+    file.write_text("secret\n")
+    told = {"sasl_mechanism": "PLAIN", "sasl_username": "u"}
+    by_file = WorkerSettings(sasl_password_file=file, **told).security({})
+    by_variable = WorkerSettings(**told).security({"STREAM_CCSD_SASL_PASSWORD": "secret"})
+    assert by_file.sasl_password == by_variable.sasl_password == "secret"
+    assert "secret" not in repr(WorkerSettings(sasl_password_file=file, **told))
+    with pytest.raises(WorkerSettingsError, match="cannot be read"):
+        WorkerSettings(sasl_password_file=Path("none"), **told).security({})
+
+
+def test_a_changelog_has_the_partitions_of_its_topic():
+    settings = WorkerSettings(partitions=3)
+    found = {settings.transactions: 4}
+    assert missing_topics(settings, found)[settings.changelog] == 4
+    assert missing_topics(settings, {})[settings.transactions] == 3
+    with pytest.raises(TopicsError, match="would lose their state"):
+        check_topics(settings, {settings.transactions: 4, settings.changelog: 3})
+
+
+@pytest.mark.parametrize("url", ["kafka://a:1", "kafka://a:1,b:2", "kafka://a:1/"])
+def test_brokers(url):
+    assert parse_brokers(url) == url.removeprefix("kafka://").rstrip("/")
+
+
+@pytest.mark.parametrize("url", ["a:1", "kafka://a", "kafka://a:1,", "kafka://a:1/t", "http://a:1"])
+def test_brokers_that_are_none(url):
+    with pytest.raises(StreamCcsdError, match="expected kafka://"):
+        parse_brokers(url)
+
+
+def test_targets():
+    assert parse_target("kafka://a:1,b:2/t") == ("a:1,b:2", "t")
