@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
 
 import faust
@@ -21,7 +21,6 @@ class WorkerApp:
         settings: WorkerSettings,
         partitions: int,
         handler: Handler,
-        settled: Callable[[], Awaitable[None]],
         on_rebalance: Callable[[], None],
     ) -> None:
         self.settings = settings

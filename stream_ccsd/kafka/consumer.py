@@ -9,7 +9,6 @@ heartbeats, rebalancing and the recovery of tables are Faust's.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -26,7 +25,6 @@ class BatchConsumer(driver.Consumer):
 
     topic: str
     handler: Handler
-    settled: Callable[[], Awaitable[None]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -39,8 +37,6 @@ class BatchConsumer(driver.Consumer):
         """Faust waits for this before partitions go to others and before it stops: no batch is on its way."""
         if self._handling is not None:
             await asyncio.wait([self._handling])
-        with contextlib.suppress(Exception):  # it has ended the worker already, and says why
-            await self.settled()
         await super().wait_empty()
         self._next.clear()
 

@@ -59,7 +59,7 @@ class Metrics:
         )
         self.confirming = Histogram(
             _PREFIX + "confirming_milliseconds",
-            "From scores until the broker had a batch's outputs, and the states of the one before",
+            "From a batch's scores until its outputs were confirmed and its states stored",
             buckets=_MILLISECONDS,
             registry=self.registry,
         )

@@ -26,6 +26,7 @@ class Outbox:
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings
         self._producer: Any = None
+        self._changing = asyncio.Lock()
 
     async def start(self) -> None:
         """Connect."""
@@ -58,9 +59,11 @@ class Outbox:
             If the broker will never take them: no rights, no such topic.
         """
         while True:
+            async with self._changing:
+                producer = self._producer
             failed: BaseException | None = None
             offsets: list[int] = []
-            for found, output in zip(await self._send(outputs, partition), outputs, strict=True):
+            for found, output in zip(await _send(producer, outputs, partition), outputs, strict=True):
                 if isinstance(found, MessageSizeTooLargeError) and self._can_be_shorter(output, len(outputs)):
                     offsets += await self.confirm([shortened(output)], partition)
                 elif isinstance(found, BaseException):
@@ -72,32 +75,35 @@ class Outbox:
             if not isinstance(failed, KafkaError) or not failed.retriable:
                 raise BrokerError(explain(self._settings.brokers, failed)) from failed
             log.warning("sending again", extra={"error": repr(failed), "messages": len(outputs)})
-            await self._begin_again()
+            await self._replace(producer)
 
-    async def _begin_again(self) -> None:
-        """With a new client, as soon as the broker answers."""
-        await self.stop()
-        while self._producer is None:
-            await asyncio.sleep(_PAUSE)
-            try:
-                await self.start()
-            except BrokerError as error:
-                self._producer = None
-                log.warning("waiting for the broker", extra={"error": str(error)})
+    async def _replace(self, failed: Any) -> None:
+        """A new client in the failed one's place, as soon as the broker answers; others may have seen to it."""
+        async with self._changing:
+            while self._producer is failed or self._producer is None:
+                await self.stop()
+                await asyncio.sleep(_PAUSE)
+                try:
+                    await self.start()
+                except BrokerError as error:
+                    self._producer = None
+                    log.warning("waiting for the broker", extra={"error": str(error)})
 
     def _can_be_shorter(self, output: Output, together: int) -> bool:
         """Whether a smaller request may pass: the broker refuses all messages of one that is too large."""
         shorter = together > 1 or shortened(output) is not output
         return shorter and output.topic == self._settings.dead_letters
 
-    async def _send(self, outputs: Iterable[Output], partition: int | None) -> list[Any]:
-        waiting = []
-        for topic, key, value, headers in outputs:
-            try:
-                waiting.append(await self._producer.send(topic, value, key=key, headers=headers, partition=partition))
-            except KafkaError as error:
-                waiting.append(_failed(error))
-        return await asyncio.gather(*waiting, return_exceptions=True)
+
+async def _send(producer: Any, outputs: Iterable[Output], partition: int | None) -> list[Any]:
+    """Offsets or errors, in the order of the messages."""
+    waiting = []
+    for topic, key, value, headers in outputs:
+        try:
+            waiting.append(await producer.send(topic, value, key=key, headers=headers, partition=partition))
+        except KafkaError as error:
+            waiting.append(_failed(error))
+    return await asyncio.gather(*waiting, return_exceptions=True)
 
 
 def _failed(error: KafkaError) -> asyncio.Future[Any]:

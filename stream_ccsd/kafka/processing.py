@@ -3,7 +3,8 @@
 The order is the guarantee. Whatever dies in between, the messages are read again and either passed over, because their
 state was stored (and so their outputs confirmed), or scored again from the same state, to the same bits.
 
-While the states of one batch are on their way, the next one is scored; it finds them here.
+Scoring a batch while the states of the one before are on their way was tried: no more transactions a second, and each
+waits longer, because batches get smaller and each has its price.
 """
 
 from __future__ import annotations
@@ -11,9 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from typing import Protocol
 
 from stream_ccsd.kafka.consumer import Batch
@@ -56,7 +56,7 @@ class Processor:
         self.partitions: Partitions
         self.failure: BaseException | None = None
         self.failed = asyncio.Event()
-        self._begun: dict[str, float] = {}
+        self.begun: float | None = None
         self.model = model
         self._next_model = model
         self.next_offsets: dict[int, int] = {}
@@ -66,13 +66,6 @@ class Processor:
         self._scorers: dict[int, PartitionScorer] = {}
         self._log_ends: dict[int, int] = {}
         self._changelog_ends: dict[int, int | None] = {}
-        self._keeping: asyncio.Task[None] | None = None
-        self._on_their_way: dict[int, dict[bytes, bytes]] = {}
-
-    @property
-    def begun(self) -> float | None:
-        """When the oldest work that is not finished was begun."""
-        return min(self._begun.values(), default=None)
 
     def use(self, model: Model) -> None:
         """Score with another model from the next batch on; states stay."""
@@ -80,7 +73,7 @@ class Processor:
 
     def forget_partitions(self) -> None:
         """After a rebalance: nothing that was known of a partition holds any longer."""
-        for known in (self._scorers, self._log_ends, self._changelog_ends, self.next_offsets, self._on_their_way):
+        for known in (self._scorers, self._log_ends, self._changelog_ends, self.next_offsets):
             known.clear()
 
     def close(self) -> None:
@@ -93,15 +86,15 @@ class Processor:
         self.failed.set()
 
     async def handle(self, batch: Batch) -> None:
-        """One batch, until its outputs are confirmed. A failure ends the worker: it is never passed over."""
-        with self._working("scoring"):
+        """One batch, from scores to committable offsets. A failure ends the worker: it is never passed over."""
+        self.begun = time.monotonic()
+        try:
             await self._handle(batch)
-
-    async def settled(self) -> None:
-        """Returns when the states of all batches are stored."""
-        if self._keeping is not None:
-            await asyncio.wait([self._keeping])
-            self._keeping.result()
+        except Exception as error:
+            self.fail(error)
+            raise
+        finally:
+            self.begun = None
 
     async def _handle(self, batch: Batch) -> None:
         if self._next_model is not self.model:
@@ -117,50 +110,28 @@ class Processor:
         outputs = [output for done in scored.values() for output in done.outputs]
         if self._settings.guarantee == "effectively-once":
             await self._confirm(outputs, None)
-            await self._begin_keeping(batch, scored)
+            self._note_latency(batch)
+            await asyncio.gather(*(self._keep(p, done) for p, done in scored.items()))
         else:
-            await self._begin_keeping(batch, scored)
-            await self._confirm(outputs, None)
+            await asyncio.gather(self._confirm(outputs, None), *(self._keep(p, done) for p, done in scored.items()))
+            self._note_latency(batch)
+        for partition, records in batch.items():
+            self.next_offsets[partition] = records[-1].offset + 1
+            self.partitions.finished(partition, records[-1].offset + 1)
         self._metrics.scoring.observe(1000 * (scored_at - begun))
         self._metrics.confirming.observe(1000 * (time.perf_counter() - scored_at))
         self._count(batch, scored)
-
-    async def _begin_keeping(self, batch: Batch, scored: dict[int, Scored]) -> None:
-        await self.settled()
-        self._on_their_way = {partition: done.states for partition, done in scored.items()}
-        self._keeping = asyncio.create_task(self._keep_all(batch, scored))
-
-    async def _keep_all(self, batch: Batch, scored: dict[int, Scored]) -> None:
-        with self._working("keeping"):
-            await asyncio.gather(*(self._keep(partition, done) for partition, done in scored.items()))
-            for partition, records in batch.items():
-                self.next_offsets[partition] = records[-1].offset + 1
-                self.partitions.finished(partition, records[-1].offset + 1)
-
-    @contextmanager
-    def _working(self, on: str) -> Iterator[None]:
-        self._begun[on] = time.monotonic()
-        try:
-            yield
-        except Exception as error:
-            self.fail(error)
-            raise
-        finally:
-            del self._begun[on]
 
     def _score(self, batch: Batch) -> dict[int, Scored]:
         return {p: self._scorer(p).score(records, self._log_ends[p]) for p, records in batch.items()}
 
     def _scorer(self, partition: int) -> PartitionScorer:
         if partition not in self._scorers:
+            store = self._store()
             self._scorers[partition] = PartitionScorer(
-                self.model, self._settings, self._schema, lambda account: self._read(partition, account)
+                self.model, self._settings, self._schema, lambda account: store.read(partition, account)
             )
         return self._scorers[partition]
-
-    def _read(self, partition: int, account: bytes) -> bytes | None:
-        state = self._on_their_way.get(partition, {}).get(account)
-        return self._store().read(partition, account) if state is None else state
 
     async def _keep(self, partition: int, done: Scored) -> None:
         """States to the changelog, then to the store."""
@@ -191,11 +162,13 @@ class Processor:
         self._changelog_ends[partition] = offsets[-1]
         return offsets[-1]
 
-    def _count(self, batch: Batch, scored: dict[int, Scored]) -> None:
+    def _note_latency(self, batch: Batch) -> None:
         now = 1000 * time.time()
         for records in batch.values():
             for record in records:
                 self._metrics.end_to_end.observe(max(0.0, now - record.timestamp))
+
+    def _count(self, batch: Batch, scored: dict[int, Scored]) -> None:
         self._metrics.batch_size.observe(sum(map(len, batch.values())))
         for done in scored.values():
             self._metrics.events.inc(done.entered)

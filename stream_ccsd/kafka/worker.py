@@ -62,7 +62,6 @@ class _Worker:
             settings,
             partitions,
             self._processor.handle,
-            self._processor.settled,
             self._processor.forget_partitions,
         )
         self._processor.partitions = self._app

@@ -12,6 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -51,7 +52,7 @@ class Model:
     facts: dict[str, Any] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def version(self) -> str:
         """A short name that changes with anything that can change a score or an alert."""
         described = json.dumps(self._description(), sort_keys=True).encode()

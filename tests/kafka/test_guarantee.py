@@ -37,7 +37,7 @@ def test_workers_killed_at_random(cluster, many, expected):
             victim.start()
             killed.append(victim)
 
-    cluster.send(messages(many), rate=2000, during=disturb)
+    cluster.send(messages(many), rate=2500, during=disturb)
     assert len(killed) == 5
     cluster.wait_until_done(len(many))
     expected.check(cluster)
@@ -54,7 +54,7 @@ def test_a_worker_is_added_and_one_removed(cluster, many, expected):
         if sent >= 14_000 and len(joined) == 1:
             joined.append(first.stop())
 
-    cluster.send(messages(many), rate=1500, during=change)
+    cluster.send(messages(many), rate=2000, during=change)
     cluster.wait_until_done(len(many))
     expected.check(cluster)
     assert joined[1] == 0
@@ -182,8 +182,9 @@ def test_a_message_larger_than_the_dead_letters_take(cluster, many, model):
 
 
 @pytest.mark.parametrize("store", ["rocksdb", "memory"])
-def test_a_store_is_lost_and_recovered(cluster, many, expected, store):
-    half = len(many) // 2
+def test_a_store_is_lost_and_recovered(cluster, many, model, store):
+    many = many[:8000]
+    expected, half = Expectation(model, many), 5000
     worker = cluster.worker("a", store=store)
     cluster.send(messages(many[:half]))
     cluster.wait_until_done(half)
