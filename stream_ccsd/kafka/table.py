@@ -7,6 +7,8 @@ one step with the changelog's offset. So the store is never ahead of the changel
 
 from __future__ import annotations
 
+import logging
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -19,6 +21,8 @@ from faust.types import TP
 
 from stream_ccsd.kafka.scoring import stored_offset
 from stream_ccsd.kafka.settings import WorkerSettings
+
+log = logging.getLogger("stream_ccsd.kafka.recovery")
 
 # Enough for a partition; with Faust's own default each would grow by gigabytes. Small buffers are written out in
 # small steps, which transactions do not have to wait for.
@@ -48,6 +52,7 @@ class _Change:
     """What a stretch of one changelog partition changes."""
 
     states: dict[bytes, bytes] = field(default_factory=dict)
+    records: int = 0
     created: int = 0
     end: int = -1
 
@@ -62,6 +67,7 @@ def newest_states(current: Callable[[int, bytes], bytes | None], events: Iterabl
         message = event.message
         change = changes[message.partition]
         change.end = max(change.end, message.offset)
+        change.records += 1
         if message.value is None:  # nothing of ours: states are never deleted
             continue
         known = change.states.get(message.key)
@@ -111,6 +117,7 @@ class RocksStore(rocksdb.Store):
         """Take over a stretch of the changelog."""
         for partition, change in newest_states(self.read, batch).items():
             self.write(partition, change.states, change.created, change.end)
+            self.table.tell_progress(change.records)
 
     def accounts(self) -> int:
         """Counted as they come: RocksDB itself would have to read them all."""
@@ -141,6 +148,7 @@ class MemoryStore(memory.Store):
         """Take over a stretch of the changelog."""
         for partition, change in newest_states(self.read, batch).items():
             self.write(partition, change.states, change.created, None)
+            self.table.tell_progress(change.records)
 
     def accounts(self) -> int:
         """As many as the dictionaries hold."""
@@ -170,6 +178,21 @@ class AccountTable(faust.Table):
         )
         app.tables.add(table)
         return table
+
+    def tell_progress(self, records: int) -> None:
+        """Say how far a recovery is: at its first step, at its last, and every second in between."""
+        if not self.app.in_recovery:  # a standby follows all the time
+            return
+        remaining = max(0, self.app.tables.recovery.active_remaining_total())
+        self._recovered = records + (self._recovered if self._told else 0)
+        if not remaining or time.monotonic() - self._told > 1.0:
+            done = self._recovered / (self._recovered + remaining)
+            said = {"recovered": self._recovered, "remaining": remaining, "done": f"{done:.0%}"}
+            log.info("recovering account states", extra=said)
+            self._told = time.monotonic() if remaining else 0.0
+
+    _recovered = 0
+    _told = 0.0
 
     def _new_store_by_url(self, url: Any) -> Any:
         kind = MemoryStore if str(url).startswith("memory") else RocksStore

@@ -122,9 +122,8 @@ class _Worker:
             raise _explained(failure)
 
     async def _tell(self) -> None:
-        """Say what changes: recovery, with its progress, and the partitions this worker has."""
+        """Say which partitions this worker has, when that changes, and notice when it has lost its group."""
         before: tuple[bool, list[int]] = (False, [])
-        told = 0.0
         while True:
             await asyncio.sleep(_GLANCE)
             try:
@@ -132,10 +131,6 @@ class _Worker:
             except Exception as error:
                 self._processor.fail(BrokerError(explain(self._settings.brokers, error)))
                 return
-            remaining, share = self._app.recovery()
-            if remaining and time.monotonic() - told > 1.0:
-                log.info("recovering account states", extra={"remaining": remaining, "done": f"{share:.0%}"})
-                told = time.monotonic()
             now = (self._app.ready(), self._app.assigned())
             if now != before and now[0]:
                 log.info("ready", extra={"partitions": now[1], "accounts": self._app.table.store.accounts()})
