@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections import deque
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, KafkaTimeoutError
 
 from replay.harvest import DeadLetter
 from replay.pace import Pace
@@ -22,6 +23,7 @@ from stream_ccsd.transaction import Refusal
 # Messages on their way that nobody has confirmed yet: enough for full speed, few enough for any memory.
 _UNCONFIRMED = 10_000
 _SLEEP = 0.2
+_PATIENCE = 60.0
 
 
 @dataclass
@@ -80,7 +82,9 @@ def produce(
         except KafkaError as error:
             raise BrokerError(explain(brokers, error)) from error
         finally:
-            await producer.stop()
+            # It would wait for ever for a broker that has gone.
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(producer.stop(), timeout=5.0)
 
     return asyncio.run(run())
 
@@ -112,10 +116,20 @@ async def _send_all(
         waiting.append(await producer.send(topic, transaction_message(item.found), key=item.found.account.encode()))
         done.sent += 1
         while len(waiting) > _UNCONFIRMED:
-            await waiting.popleft()
+            await _confirmed(waiting.popleft(), stop)
         if not done.sent % 1000:
             progress()
     for sent in waiting:
-        await sent
+        await _confirmed(sent, stop)
     done.seconds = time.perf_counter() - begun
     return done
+
+
+async def _confirmed(sent: Any, stop: Callable[[], bool]) -> None:
+    """Wait until the broker has a message, as long as that is of any use."""
+    deadline = time.monotonic() + _PATIENCE
+    while not sent.done():
+        await asyncio.wait([sent], timeout=_SLEEP)
+        if not sent.done() and (stop() or time.monotonic() > deadline):
+            raise KafkaTimeoutError("messages were not confirmed")
+    sent.result()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -94,15 +96,15 @@ def worker(
     from stream_ccsd.kafka.worker import run_worker
 
     logs.set_up(settings)
+    code = 0
     try:
         asyncio.run(run_worker(settings, schema, loaded))
-    except StreamCcsdError as error:
-        import logging
-
+    except Exception as error:
         logging.getLogger("stream_ccsd.worker").error("the worker ends", extra={"reason": str(error)})
-        # Clients that lost their broker leave threads behind, which would keep the process alive.
-        sys.stderr.flush()
-        os._exit(FAILED)
+        code = FAILED
+    # Clients that lost their broker leave threads behind, which would keep the process alive.
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _prepare(given: dict[str, Any], config: Path | None) -> tuple[Any, Any, Any]:
@@ -118,9 +120,9 @@ def _prepare(given: dict[str, Any], config: Path | None) -> tuple[Any, Any, Any]
         import prometheus_client  # noqa: F401
     except ImportError as error:
         raise StreamCcsdError(f"workers need {error.name}: pip install 'stream-ccsd[kafka]'") from error
-    if given["log_format"] is None and "STREAM_CCSD_LOG_FORMAT" not in os.environ and sys.stderr.isatty():
-        given["log_format"] = "text"
     settings = WorkerSettings.load(given, config)
+    if settings.log_format is None:
+        settings = replace(settings, log_format="text" if sys.stderr.isatty() else "json")
     if settings.model is None:
         raise StreamCcsdError(
             "a worker needs a model: stream-ccsd fit --data FILE --model model, then add --model model here"

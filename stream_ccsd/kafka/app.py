@@ -8,6 +8,7 @@ from typing import Any
 import faust
 from faust.types import TP
 
+from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.consumer import BatchConsumer, Handler
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.kafka.table import AccountTable
@@ -58,6 +59,13 @@ class WorkerApp:
         """Whether this worker has its partitions, and their states."""
         recovered = self.faust.tables.recovery.completed.is_set()
         return recovered and not self.faust.rebalancing and not self.faust.in_recovery and not self.faust.should_stop
+
+    def check(self) -> None:
+        """Raise what has ended a part without which nothing is scored, and which nobody else tells of."""
+        self.consumer.check()
+        recovery = self.faust.tables.recovery
+        if recovery.started and not recovery.should_stop and any(task.done() for task in recovery._futures):
+            raise StreamCcsdError("the recovery of account states has ended: the broker was away for too long")
 
     def recovery(self) -> tuple[int, float]:
         """Changelog records still to be read, and the share that is done."""

@@ -14,7 +14,7 @@ from typing import Any
 from stream_ccsd.errors import StreamCcsdError
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN")
-_BROKERS = r"kafka://([^/\s,]+:\d{1,5}(?:,[^/\s,]+:\d{1,5})*)"
+_BROKERS = r"kafka://([^/\s,@]+:\d{1,5}(?:,[^/\s,@]+:\d{1,5})*)"
 _TOPIC = r"[A-Za-z0-9._-]{1,249}"
 
 
@@ -136,6 +136,8 @@ def explain(brokers: str, error: BaseException, said: Sequence[str] = ()) -> str
         return f"no TLS with {brokers} ({cause}): check tls, ca_file and the broker's certificate"
     if "uthentication" in everything:
         return f"{brokers} refused the login ({cause}): check sasl_mechanism, sasl_username and the password"
+    if "MessageSizeTooLarge" in everything or "RecordTooLarge" in everything:
+        return f"a topic on {brokers} takes too small messages ({cause}): raise its max.message.bytes"
     if "uthorization" in everything:
         return f"{brokers} does not allow this ({cause}): the user needs read, write and describe on topics and group"
     return f"{brokers} does not answer ({cause}): is the broker running, and do address, tls and sasl settings fit it?"

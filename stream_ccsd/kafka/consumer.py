@@ -9,11 +9,16 @@ heartbeats, rebalancing and the recovery of tables are Faust's.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
+
+log = logging.getLogger("stream_ccsd.kafka.reading")
+_PAUSE = 0.05
 
 Batch = Mapping[int, Sequence[Any]]
 """Records of the transactions' topic by partition, in order."""
@@ -46,11 +51,12 @@ class BatchConsumer(driver.Consumer):
 
     def check(self) -> None:
         """Raise what ended the membership in the group, which the client only logs."""
-        coordinator = getattr(self._thread._consumer, "_coordinator", None)
-        task = getattr(coordinator, "_coordination_task", None)
+        client = self._thread._consumer
+        coordinator, fetcher = getattr(client, "_coordinator", None), getattr(client, "_fetcher", None)
         error = getattr(coordinator, "_pending_exception", None)
-        if task is not None and task.done() and not task.cancelled():
-            error = error or task.exception()
+        for task in (getattr(coordinator, "_coordination_task", None), getattr(fetcher, "_fetch_task", None)):
+            if task is not None and task.done() and not task.cancelled():
+                error = error or task.exception()
         if error is not None:
             raise error
 
@@ -70,34 +76,59 @@ class BatchConsumer(driver.Consumer):
         if not self.flow_active:
             await self.wait(self.can_resume_flow)
             return
-        active = self._get_active_partitions()
+        # A copy: Faust changes the set in place, and a fetch that waits would return what was not asked for.
+        active = set(self._get_active_partitions())
         if not active:
-            await self.sleep(0.1)
+            await self.sleep(_PAUSE)
             return
         generation = self.app.consumer_generation_id
         fetched = await self._getmany(active_partitions=active, timeout=1.0)
         records = {TP(place.topic, place.partition): batch for place, batch in fetched.items()}
-        if generation != self.app.consumer_generation_id:
-            records = {tp: batch for tp, batch in records.items() if await self._is_current(tp, batch)}
-        if not self.flow_active:  # a rebalance has begun; when it ends, everything is read from where it counts
-            return
-        ours = {}
-        for tp, batch in records.items():
-            if tp.topic != self.topic:
-                await self._pass_on(tp, batch)
-            elif await self._follows(tp, batch):
-                ours[tp.partition] = batch
-        if ours:
-            await self._handle(ours)
-        else:
+        if not records:
             await self.sleep(0)
+            return
+        changelog = {tp: batch for tp, batch in records.items() if tp.topic != self.topic}
+        ours = {tp: batch for tp, batch in records.items() if tp.topic == self.topic}
+        if changelog and self._may_recover(generation):
+            for tp, batch in changelog.items():
+                await self._pass_on(tp, batch)
+        elif changelog:
+            await self._put_back(changelog)
+        if ours and self._may_work(generation):
+            following = {tp.partition: batch for tp, batch in ours.items() if await self._follows(tp, batch)}
+            if following and self._may_work(generation):
+                await self._handle(following)
+        elif ours:
+            await self._put_back(ours)
 
-    async def _is_current(self, tp: TP, batch: Sequence[Any]) -> bool:
-        """Whether what was fetched across a rebalance still counts: nobody has gone to another place since."""
-        try:
-            return bool(await self.position(tp) == batch[-1].offset + 1)
-        except Exception:  # the partition is no longer ours
-            return False
+    # What Faust allows when. While a rebalance lasts, its parts come in this order:
+    #   revoked: flow stopped, batches finished; assigned: a new generation; recovery (in_recovery): changelogs are
+    #   read; standbys are resumed; everything that was queued is thrown away; transactions are sought; flow again.
+
+    def _may_recover(self, generation: int) -> bool:
+        """Whether changelog records reach their table, and are not thrown away with Faust's queue."""
+        app = self.app
+        return self._is_flowing(generation) and (app.in_recovery or not app.rebalancing)
+
+    def _may_work(self, generation: int) -> bool:
+        """Whether transactions are this worker's to handle, and their states are there."""
+        return self._is_flowing(generation) and not self.app.in_recovery and not self.app.rebalancing
+
+    def _is_flowing(self, generation: int) -> bool:
+        return bool(self.flow_active and generation == self.app.consumer_generation_id)
+
+    async def _put_back(self, records: Mapping[TP, Sequence[Any]]) -> None:
+        """As if it had never been fetched, unless somebody has gone to another place since."""
+        client = self._thread._consumer
+
+        async def go_back() -> None:  # in the client's own thread, so that nobody comes in between
+            for tp, batch in records.items():
+                with contextlib.suppress(Exception):  # no longer ours: whoever has it begins where it counts
+                    if await client.position(tp) == batch[-1].offset + 1:
+                        client.seek(tp, batch[0].offset)
+
+        await self._thread.call_thread(go_back)
+        await self.sleep(_PAUSE)
 
     async def _follows(self, tp: TP, batch: Sequence[Any]) -> bool:
         """Whether a batch begins where the last one ended; if not, go back there, once.
@@ -105,12 +136,19 @@ class BatchConsumer(driver.Consumer):
         A topic may have gaps of its own (transactions' markers, compaction): then the same batch comes again.
         """
         expected = self._next.get(tp, self._committed_offset[tp])
-        if expected is None or batch[0].offset <= expected or self._gaps.get(tp) == expected:
-            self._next[tp] = batch[-1].offset + 1
-            return True
-        self._gaps[tp] = expected
-        await self.seek(tp, expected)
-        return False
+        if expected is None:
+            expected = (await self.earliest_offsets(tp))[tp]
+        if batch[0].offset <= expected:
+            self._gaps.pop(tp, None)
+        elif self._gaps.get(tp) != expected:
+            self._gaps[tp] = expected
+            await self.seek_wait({tp: expected})
+            return False
+        else:
+            said = {"partition": tp.partition, "from": expected, "to": batch[0].offset}
+            log.warning("the topic has no messages between these offsets", extra=said)
+        self._next[tp] = batch[-1].offset + 1
+        return True
 
     async def _pass_on(self, tp: TP, batch: Iterable[Any]) -> None:
         """Changelog records, the way Faust's recovery takes them."""

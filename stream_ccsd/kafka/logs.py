@@ -55,10 +55,12 @@ def extras(record: logging.LogRecord) -> dict[str, Any]:
 def set_up(settings: WorkerSettings) -> None:
     """Log as the settings say, for the whole process."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter() if settings.log_format == "json" else TextFormatter())
+    handler.setFormatter(TextFormatter() if settings.log_format == "text" else JsonFormatter())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(settings.log_level.upper())
+    # At its finest, the client logs what it sends, passwords among it.
+    logging.getLogger("aiokafka.conn").setLevel(max(logging.INFO, root.level))
     if settings.log_level == "info":
         for name in _TALKATIVE:
             logging.getLogger(name).setLevel(logging.WARNING)

@@ -8,7 +8,14 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+from aiokafka.errors import (
+    KafkaError,
+    KafkaTimeoutError,
+    MessageSizeTooLargeError,
+    OutOfOrderSequenceNumber,
+    ProducerClosed,
+    UnknownProducerId,
+)
 
 from stream_ccsd.kafka.connection import BrokerError, explain, start_client
 from stream_ccsd.kafka.messages import Output, shortened
@@ -18,6 +25,8 @@ log = logging.getLogger(__name__)
 
 _LARGEST = 64 << 20
 _PAUSE = 1.0
+# The client gives up, but a new one may well succeed.
+_FOR_A_NEW_CLIENT = (KafkaTimeoutError, OutOfOrderSequenceNumber, ProducerClosed, UnknownProducerId)
 
 
 class Outbox:
@@ -72,7 +81,7 @@ class Outbox:
                     offsets.append(found.offset)
             if failed is None:
                 return offsets
-            if not isinstance(failed, KafkaError) or not failed.retriable:
+            if not isinstance(failed, _FOR_A_NEW_CLIENT) and not getattr(failed, "retriable", False):
                 raise BrokerError(explain(self._settings.brokers, failed)) from failed
             log.warning("sending again", extra={"error": repr(failed), "messages": len(outputs)})
             await self._replace(producer)

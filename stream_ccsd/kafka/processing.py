@@ -12,9 +12,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Any, Protocol
 
 from stream_ccsd.kafka.consumer import Batch
 from stream_ccsd.kafka.messages import Output
@@ -50,7 +50,7 @@ class Processor:
         schema: Schema,
         model: Model,
         store: Callable[[], AccountStore],
-        confirm: Callable[[Sequence[Output], int | None], Awaitable[list[int]]],
+        confirm: Callable[[Sequence[Output], int | None], Coroutine[Any, Any, list[int]]],
         metrics: Metrics,
     ) -> None:
         self.partitions: Partitions
@@ -78,7 +78,7 @@ class Processor:
 
     def close(self) -> None:
         """End the scoring thread."""
-        self._thread.shutdown()
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def fail(self, error: BaseException) -> None:
         """The worker cannot go on."""
@@ -91,7 +91,9 @@ class Processor:
         try:
             await self._handle(batch)
         except Exception as error:
-            self.fail(error)
+            # A group's only failure is what there is to say.
+            alone = error.exceptions[0] if isinstance(error, ExceptionGroup) and len(error.exceptions) == 1 else error
+            self.fail(alone)
             raise
         finally:
             self.begun = None
@@ -102,25 +104,39 @@ class Processor:
             self._scorers.clear()
         for partition in batch:
             if partition not in self._log_ends:
-                self._log_ends[partition] = await self.partitions.log_end(partition)
-                self._changelog_ends[partition] = self.partitions.changelog_end(partition)
+                await self._begin(partition)
         begun = time.perf_counter()
         scored = await asyncio.get_running_loop().run_in_executor(self._thread, self._score, batch)
         scored_at = time.perf_counter()
         outputs = [output for done in scored.values() for output in done.outputs]
-        if self._settings.guarantee == "effectively-once":
-            await self._confirm(outputs, None)
-            self._note_latency(batch)
-            await asyncio.gather(*(self._keep(p, done) for p, done in scored.items()))
-        else:
-            await asyncio.gather(self._confirm(outputs, None), *(self._keep(p, done) for p, done in scored.items()))
+        async with asyncio.TaskGroup() as sending:
+            confirmed = sending.create_task(self._confirm(outputs, None))
+            if self._settings.guarantee == "effectively-once":
+                await confirmed
+                self._note_latency(batch)
+            for partition, done in scored.items():
+                sending.create_task(self._keep(partition, done))
+        if self._settings.guarantee != "effectively-once":
             self._note_latency(batch)
         for partition, records in batch.items():
-            self.next_offsets[partition] = records[-1].offset + 1
-            self.partitions.finished(partition, records[-1].offset + 1)
+            after = records[-1].offset + 1
+            self.next_offsets[partition] = after
+            self._log_ends[partition] = max(after, self._log_ends[partition])
+            self.partitions.finished(partition, after)
         self._metrics.scoring.observe(1000 * (scored_at - begun))
         self._metrics.confirming.observe(1000 * (time.perf_counter() - scored_at))
         self._count(batch, scored)
+
+    async def _begin(self, partition: int) -> None:
+        """Before the first batch of a partition that was assigned."""
+        self._changelog_ends[partition] = self.partitions.changelog_end(partition)
+        store = self._store()
+        newer = {account: store.read(partition, account) for account in store.outdated(partition)}
+        states = {account: state for account, state in newer.items() if state is not None}
+        if states:
+            log.warning("writing newer states behind older ones", extra={"partition": partition, "states": len(states)})
+            await self._keep(partition, Scored(states=states))
+        self._log_ends[partition] = await self.partitions.log_end(partition)
 
     def _score(self, batch: Batch) -> dict[int, Scored]:
         return {p: self._scorer(p).score(records, self._log_ends[p]) for p, records in batch.items()}

@@ -81,8 +81,8 @@ class WorkerSettings:
     """Address for /healthz, /readyz and /metrics."""
     web_port: int = 6066
     """Port for the same; 0 takes a free one."""
-    log_format: Literal["json", "text"] = "json"
-    """A JSON object a line, or text for people."""
+    log_format: Literal["json", "text"] | None = None
+    """A JSON object a line, or text for people; by default text on a terminal."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is worth a line."""
 
@@ -107,6 +107,7 @@ class WorkerSettings:
         for name in ("group", "transactions", "scores", "alerts", "dead_letters"):
             value = getattr(self, name)
             _require(is_topic(value), name, value, "letters, digits, '.', '_' and '-', at most 249")
+        _require(is_topic(self.changelog), "group", self.group, "at most 230 characters")
         topics = [self.transactions, self.scores, self.alerts, self.dead_letters, self.changelog]
         _require(len(set(topics)) == len(topics), "topics", topics, "five different names")
         for name in ("partitions", "replication", "batch"):
@@ -121,6 +122,7 @@ class WorkerSettings:
             self.heartbeat_interval,
             f"at most half of session_timeout ({self.session_timeout:g})",
         )
+        _require(self.threshold is None or self.threshold == self.threshold, "threshold", self.threshold, "a number")
         _require(0 <= self.web_port <= 65_535, "web_port", self.web_port, "0 to 65535")
 
     @property
@@ -203,18 +205,21 @@ def _hint(name: str) -> str:
 def _converted(name: str, value: Any, place: str) -> Any:
     """A value from a text or a file as the setting's type."""
     kind = get_type_hints(WorkerSettings)[name]
-    options = getattr(kind, "__args__", ())
+    if type(None) in getattr(kind, "__args__", ()):
+        kind = next(k for k in kind.__args__ if k is not type(None))
     try:
         if getattr(kind, "__origin__", None) is Literal:
-            if value not in options:
-                raise ValueError(f"expected one of {', '.join(options)}")
+            if value not in kind.__args__:
+                raise ValueError(f"expected one of {', '.join(kind.__args__)}")
             return value
-        if type(None) in options:
-            kind = next(k for k in options if k is not type(None))
         if kind is bool:
             return _truth(value)
         if kind in (int, float) and isinstance(value, bool):
             raise ValueError("expected a number")
+        if kind is int and isinstance(value, float):
+            raise ValueError("expected a whole number")
+        if kind is Path and not str(value):
+            raise ValueError("expected a path")
         return kind(value)
     except (TypeError, ValueError) as error:
         raise WorkerSettingsError(f"{place}: {name} is {value!r}: {error}") from error

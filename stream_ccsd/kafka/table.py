@@ -43,6 +43,9 @@ class AccountStore(Protocol):
         None leaves that mark as it was.
         """
 
+    def outdated(self, partition: int) -> set[bytes]:
+        """Accounts of which the changelog holds an older state behind a newer one, as found by recovery; once."""
+
     def accounts(self) -> int:
         """How many accounts there are in this worker's partitions."""
 
@@ -52,6 +55,7 @@ class _Change:
     """What a stretch of one changelog partition changes."""
 
     states: dict[bytes, bytes] = field(default_factory=dict)
+    outdated: set[bytes] = field(default_factory=set)
     records: int = 0
     created: int = 0
     end: int = -1
@@ -60,7 +64,8 @@ class _Change:
 def newest_states(current: Callable[[int, bytes], bytes | None], events: Iterable[Any]) -> dict[int, _Change]:
     """By partition, what a stretch of the changelog changes: a state gives way only to one that has seen more.
 
-    Another worker that was taken for dead may have written old states behind new ones.
+    Another worker that was taken for dead may have written old states behind new ones. Compaction would keep the old
+    one: such accounts are noted, to be written again.
     """
     changes: dict[int, _Change] = defaultdict(_Change)
     for event in events:
@@ -76,7 +81,23 @@ def newest_states(current: Callable[[int, bytes], bytes | None], events: Iterabl
             change.created += known is None and message.key != b""  # the alert cap is no account
         if stored_offset(message.value) >= stored_offset(known):
             change.states[message.key] = message.value
+            change.outdated.discard(message.key)
+        else:
+            change.outdated.add(message.key)
     return changes
+
+
+class _Outdated:
+    """What recovery found to be outdated, until somebody sees to it."""
+
+    def __init__(self) -> None:
+        self._accounts: dict[int, set[bytes]] = defaultdict(set)
+
+    def note(self, partition: int, change: _Change) -> None:
+        self._accounts[partition] = (self._accounts[partition] - change.states.keys()) | change.outdated
+
+    def take(self, partition: int) -> set[bytes]:
+        return self._accounts.pop(partition, set())
 
 
 class _Options(rocksdb.RocksDBOptions):
@@ -95,6 +116,11 @@ class RocksStore(rocksdb.Store):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.rocksdb_options = _Options(**_ROCKSDB)
+        self._outdated = _Outdated()
+
+    def outdated(self, partition: int) -> set[bytes]:
+        """As recovery found them; once."""
+        return self._outdated.take(partition)
 
     def read(self, partition: int, account: bytes) -> bytes | None:
         """The stored state of an account."""
@@ -117,6 +143,7 @@ class RocksStore(rocksdb.Store):
         """Take over a stretch of the changelog."""
         for partition, change in newest_states(self.read, batch).items():
             self.write(partition, change.states, change.created, change.end)
+            self._outdated.note(partition, change)
             self.table.tell_progress(change.records)
 
     def accounts(self) -> int:
@@ -133,6 +160,11 @@ class MemoryStore(memory.Store):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._states: dict[int, dict[bytes, bytes]] = defaultdict(dict)
+        self._outdated = _Outdated()
+
+    def outdated(self, partition: int) -> set[bytes]:
+        """As recovery found them; once."""
+        return self._outdated.take(partition)
 
     def read(self, partition: int, account: bytes) -> bytes | None:
         """The stored state of an account."""
@@ -148,11 +180,13 @@ class MemoryStore(memory.Store):
         """Take over a stretch of the changelog."""
         for partition, change in newest_states(self.read, batch).items():
             self.write(partition, change.states, change.created, None)
+            self._outdated.note(partition, change)
             self.table.tell_progress(change.records)
 
     def accounts(self) -> int:
         """As many as the dictionaries hold."""
-        return sum(len(self._states[tp.partition]) for tp in active_changelogs(self))
+        found = (self._states[tp.partition] for tp in active_changelogs(self))
+        return sum(len(states) - (b"" in states) for states in found)  # the alert cap is no account
 
 
 def active_changelogs(store: Any) -> list[TP]:

@@ -96,13 +96,20 @@ async def _partitions(admin: Any, settings: WorkerSettings) -> dict[str, int]:
     return {topic["topic"]: len(topic["partitions"]) for topic in described if not topic["error_code"]}
 
 
+def _config(settings: WorkerSettings, name: str) -> dict[str, str]:
+    config = dict(_CHANGELOG) if name == settings.changelog else {}
+    if settings.replication >= 3:  # a message that was confirmed is on two brokers at least
+        config["min.insync.replicas"] = "2"
+    return config
+
+
 async def _create(admin: Any, settings: WorkerSettings, missing: Mapping[str, int]) -> None:
     wanted = [
         NewTopic(
             name,
             num_partitions=count,
             replication_factor=settings.replication,
-            topic_configs=_CHANGELOG if name == settings.changelog else {},
+            topic_configs=_config(settings, name),
         )
         for name, count in missing.items()
     ]

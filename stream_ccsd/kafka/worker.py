@@ -7,7 +7,9 @@ import contextlib
 import fcntl
 import gc
 import logging
+import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -111,13 +113,19 @@ class _Worker:
         ]
         waits = [asyncio.create_task(event.wait()) for event in (asked, self._processor.failed, app._crashed)]
         try:
-            await asyncio.wait([*tasks[:1], *waits[1:], waits[0]], return_when=asyncio.FIRST_COMPLETED)
-            while not any(w.done() for w in waits) and not _failed(tasks[0]):
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            while True:
+                running = [task for task in tasks if not task.done()]
+                await asyncio.wait([*running, *waits], return_when=asyncio.FIRST_COMPLETED)
+                # Faust's start returns when it has started; anything else that ends has failed.
+                if any(w.done() for w in waits) or any(map(_failed, tasks)):
+                    break
         finally:
             for task in (*tasks[1:], *waits):
                 task.cancel()
-        failure = self._processor.failure or _failed(tasks[0]) or app.crash_reason
+        failures = [self._processor.failure, *map(_failed, tasks), app.crash_reason]
+        failure = next((f for f in failures if f is not None), None)
+        if failure is None and app._crashed.is_set():
+            failure = StreamCcsdError("Faust ended without saying why")
         if failure is not None:
             raise _explained(failure)
 
@@ -127,16 +135,21 @@ class _Worker:
         while True:
             await asyncio.sleep(_GLANCE)
             try:
-                self._app.consumer.check()
+                self._app.check()
+            except StreamCcsdError:
+                raise
             except Exception as error:
-                self._processor.fail(BrokerError(explain(self._settings.brokers, error)))
-                return
+                raise BrokerError(explain(self._settings.brokers, error)) from error
             now = (self._app.ready(), self._app.assigned())
             if now != before and now[0]:
                 log.info("ready", extra={"partitions": now[1], "accounts": self._app.table.store.accounts()})
             before = now
 
     async def _stop(self) -> None:
+        # Clients without a broker, and threads that wait for them, must not keep the process alive.
+        last_resort = threading.Timer(_PATIENCE + 5, os._exit, [0 if self._processor.failure is None else 1])
+        last_resort.daemon = True
+        last_resort.start()
         try:
             async with asyncio.timeout(_PATIENCE):
                 await self._app.faust.stop()

@@ -224,8 +224,15 @@ class Cluster:
             for worker in self.workers:
                 code = worker.process.poll()
                 assert code in (None, 0, -signal.SIGKILL), worker.log.read_text()[-3000:]
-            assert time.monotonic() < deadline, f"not done after {patience:g} s: {[w.log for w in self.workers]}"
+            assert time.monotonic() < deadline, self._what_is_missing(patience)
             time.sleep(0.3)
+
+    def _what_is_missing(self, patience):
+        sent = {(r.partition, r.offset) for r in self.records(self.settings.transactions)}
+        topics = (self.settings.scores, self.settings.dead_letters)
+        missing = sorted(sent - {place_of(r) for topic in topics for r in self.records(topic)})
+        said = [f"{w.log}: {w.ask('/readyz')}" for w in self.workers if w.process.poll() is None]
+        return f"not done after {patience:g} s: {len(missing)} missing, {missing[:3]} to {missing[-3:]}; {said}"
 
 
 def place_of(record):

@@ -65,11 +65,12 @@ def test_a_worker_that_was_taken_for_dead_wakes_up(cluster, many, expected):
     sleeper, other = cluster.worker("a"), cluster.worker("b")
     for worker in (sleeper, other):
         worker.wait_until_ready()
-    woken = []
+    woken, before = [], []
 
     def freeze(sent):
         if sent >= 5000 and not woken:
             woken.append(time.monotonic() + 8)  # longer than the session
+            before.append(len(other.said("ready")))
             sleeper.signal(signal.SIGSTOP)
         if woken and time.monotonic() > woken[0]:
             sleeper.signal(signal.SIGCONT)
@@ -78,6 +79,8 @@ def test_a_worker_that_was_taken_for_dead_wakes_up(cluster, many, expected):
     sleeper.signal(signal.SIGCONT)
     cluster.wait_until_done(len(many))
     expected.check(cluster)
+    takeovers = other.said("ready")[before[0] :]
+    assert any(said["partitions"] == [0, 1, 2, 3] for said in takeovers)  # it was taken for dead
     for worker in (sleeper, other):  # and the changelog is still sound
         worker.stop()
         shutil.rmtree(worker.folder)

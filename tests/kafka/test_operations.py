@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from stream_ccsd.cli.main import app
 from stream_ccsd.engine import Engine
 from tests.conftest import with_settings
-from tests.kafka.cluster import Expectation, messages, wait_for
+from tests.kafka.cluster import Cluster, Expectation, messages, wait_for
 
 
 def buckets(text, name):
@@ -132,6 +132,47 @@ def test_standbys_take_over(cluster, many, model):
     cluster.send(messages(many[half:]))
     cluster.wait_until_done(len(many))
     Expectation(model, many).check(cluster)
+
+
+def test_a_standby_that_has_to_catch_up_first(cluster, many, model):
+    """It reads thousands of changelog records while a rebalance ends, and must not lose one of them."""
+    many = many[:9000]
+    first = cluster.worker("a", standby_replicas=1, batch=20)  # small batches: many changelog records
+    first.wait_until_ready()
+    cluster.send(messages(many[:6000]))
+    cluster.wait_until_done(6000)
+    second = cluster.worker("b", standby_replicas=1, batch=20)
+    second.wait_until_ready()
+    time.sleep(4.0)
+    first.kill()
+    cluster.send(messages(many[6000:]))
+    cluster.wait_until_done(len(many))
+    Expectation(model, many).check(cluster)
+
+
+def test_workers_that_come_one_after_the_other_while_the_first_messages_do(cluster, many, model):
+    """Rebalances in quick succession on a topic that nothing was committed of yet."""
+    many = many[:6000]
+    cluster.worker("a")
+
+    def more(sent):
+        if sent % 1000 == 0 and len(cluster.workers) < 4:
+            cluster.worker("abcd"[len(cluster.workers)])
+
+    cluster.send(messages(many), rate=1000, during=more)
+    cluster.wait_until_done(len(many))
+    Expectation(model, many).check(cluster)
+
+
+def test_it_ends_also_when_the_broker_is_gone(broker_module, jars, tmp_path, model_folder, many):
+    broker = broker_module.start(tmp_path / "broker", jars=jars)
+    cluster = Cluster(broker.address, tmp_path, model_folder)
+    worker = cluster.worker("a")
+    worker.wait_until_ready()
+    cluster.send(messages(many[:3000]))
+    broker.stop(signal.SIGKILL)
+    worker.signal(signal.SIGTERM)
+    assert worker.process.wait(timeout=60) == 0
 
 
 def test_alerts_are_followed(cluster, many, model):

@@ -194,18 +194,21 @@ def test_recovery_keeps_of_each_account_the_state_that_has_seen_most(writes, cut
         SimpleNamespace(message=SimpleNamespace(partition=p, key=key, value=pack_stored(seen, b"s"), offset=i))
         for i, (p, key, seen) in enumerate(writes)
     ]
-    store, count = {}, 0
+    store, count, outdated = {}, 0, set()
     edges = [0, *sorted(min(c, len(events)) for c in cuts), len(events)]
     for start, stop in pairwise(edges):
         for p, change in newest_states(lambda p, k: store.get((p, k)), events[start:stop]).items():
             store.update({(p, key): value for key, value in change.states.items()})
             count += change.created
+            outdated = (outdated - {(p, key) for key in change.states}) | {(p, key) for key in change.outdated}
             assert change.end == max(e.message.offset for e in events[start:stop] if e.message.partition == p)
     most = {}
     for p, key, seen in writes:
         most[p, key] = max(seen, most.get((p, key), -1))
     assert {place: stored_offset(value) for place, value in store.items()} == most
     assert count == len(most)
+    last = {(p, key): seen for p, key, seen in writes}  # what compaction would keep
+    assert outdated == {place for place, seen in last.items() if seen < most[place]}
 
 
 def test_a_dead_letter_is_the_message_itself():

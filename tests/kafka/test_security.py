@@ -1,6 +1,7 @@
 """TLS and SASL on a real broker that wants both."""
 
 import json
+import logging
 import subprocess
 import sys
 
@@ -8,7 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from stream_ccsd.cli.main import app
-from stream_ccsd.kafka.connection import BrokerError, Security
+from stream_ccsd.kafka import logs
+from stream_ccsd.kafka.connection import BrokerError, Security, parse_brokers
+from stream_ccsd.kafka.settings import WorkerSettings
 from tests.kafka.cluster import Cluster, Expectation, messages
 
 PASSWORD = "keep-me-out-of-the-logs-7d1f"
@@ -118,6 +121,20 @@ def test_a_certificate_that_is_none(tmp_path):
     file.write_text("no certificate")
     with pytest.raises(BrokerError, match="cannot be used"):
         Security(tls=True, ca_file=file).client_options()
+
+
+def test_the_client_never_logs_what_it_sends():
+    """With PLAIN that is the password itself."""
+    before = logging.getLogger().handlers[:], logging.getLogger().level
+    try:
+        logs.set_up(WorkerSettings(log_level="debug"))
+        assert not logging.getLogger("aiokafka.conn").isEnabledFor(logging.DEBUG)
+        assert logging.getLogger("aiokafka.consumer").isEnabledFor(logging.DEBUG)
+    finally:
+        logging.getLogger().handlers[:], level = before
+        logging.getLogger().setLevel(level)
+    with pytest.raises(BrokerError):
+        parse_brokers(f"kafka://u:{PASSWORD}@h:1")
 
 
 def test_no_representation_holds_the_password():

@@ -75,6 +75,9 @@ def test_what_does_not_fit_is_named(values, said):
         ("bacht = 3", "unknown setting 'bacht'"),
         ('sasl_password = "x"', "STREAM_CCSD_SASL_PASSWORD"),
         ("batch = true", "expected a number"),
+        ("batch = 10.5", "whole number"),
+        ("threshold = nan", "threshold is nan"),
+        ('ca_file = ""', "expected a path"),
         ("batch =", "cannot be read"),
     ],
 )
