@@ -95,9 +95,9 @@ class BatchConsumer(driver.Consumer):
         elif changelog:
             await self._put_back(changelog)
         if ours and self._may_work(generation):
-            following = {tp.partition: batch for tp, batch in ours.items() if await self._follows(tp, batch)}
-            if following and self._may_work(generation):
-                await self._handle(following)
+            ours = {tp: batch for tp, batch in ours.items() if await self._follows(tp, batch)}
+        if ours and self._may_work(generation):
+            await self._handle(ours)
         elif ours:
             await self._put_back(ours)
 
@@ -147,7 +147,6 @@ class BatchConsumer(driver.Consumer):
         else:
             said = {"partition": tp.partition, "from": expected, "to": batch[0].offset}
             log.warning("the topic has no messages between these offsets", extra=said)
-        self._next[tp] = batch[-1].offset + 1
         return True
 
     async def _pass_on(self, tp: TP, batch: Iterable[Any]) -> None:
@@ -157,8 +156,9 @@ class BatchConsumer(driver.Consumer):
                 return
             await self.callback(self._to_message(tp, record))
 
-    async def _handle(self, batch: Batch) -> None:
-        self._handling = asyncio.ensure_future(self.handler(batch))
+    async def _handle(self, records: Mapping[TP, Sequence[Any]]) -> None:
+        self._next.update({tp: batch[-1].offset + 1 for tp, batch in records.items()})
+        self._handling = asyncio.ensure_future(self.handler({tp.partition: batch for tp, batch in records.items()}))
         # A batch that has begun is finished, also when this task is cancelled by a rebalance or a shutdown.
         await asyncio.shield(self._handling)
 

@@ -127,6 +127,7 @@ class _Worker:
         if failure is None and app._crashed.is_set():
             failure = StreamCcsdError("Faust ended without saying why")
         if failure is not None:
+            self._processor.fail(failure)
             raise _explained(failure)
 
     async def _tell(self) -> None:
