@@ -53,8 +53,9 @@ SECURE = """\
 ssl.keystore.type=PKCS12
 ssl.keystore.location={keystore}
 ssl.keystore.password={password}
-sasl.enabled.mechanisms={mechanism}
-listener.name.clients.{mechanism_lower}.sasl.jaas.config={module} required;
+sasl.enabled.mechanisms=SCRAM-SHA-256,SCRAM-SHA-512
+listener.name.clients.scram-sha-256.sasl.jaas.config={module} required;
+listener.name.clients.scram-sha-512.sasl.jaas.config={module} required;
 """
 
 SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -76,11 +77,10 @@ class BrokerError(Exception):
 
 @dataclass(frozen=True)
 class Login:
-    """A user of a broker that wants TLS and SASL."""
+    """A user of a broker that wants TLS and SASL (SCRAM-SHA-256 or SCRAM-SHA-512)."""
 
     username: str
     password: str
-    mechanism: str = "SCRAM-SHA-512"
 
 
 @dataclass
@@ -144,13 +144,14 @@ def start(folder: Path, port: int | None = None, jars: Path | None = None, login
         internal=free_port(),
         protocol="PLAINTEXT" if login is None else "SASL_SSL",
     )
-    known.write_text(properties + ("" if login is None else _secured(folder, login)))
+    known.write_text(properties + ("" if login is None else _secured(folder)))
     (folder / "log4j2.properties").write_text(LOGGING)
     java = ["java", "-Xmx512m", "-Xms256m", f"-Dlog4j2.configurationFile={folder / 'log4j2.properties'}"]
     java += ["-cp", f"{jars}/*"]
     if not (folder / "data").exists():
-        user = f"{login.mechanism}=[name={login.username},password={login.password}]" if login else ""
-        scram = ["--add-scram", user] if login else []
+        scram = []
+        for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512") if login else ():
+            scram += ["--add-scram", f"{mechanism}=[name={login.username},password={login.password}]"]
         _run([*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER, "-c", str(known), *scram])
     log = (folder / "broker.log").open("ab")
     process = subprocess.Popen([*java, "kafka.Kafka", str(known)], stdout=log, stderr=log, start_new_session=True)
@@ -160,7 +161,7 @@ def start(folder: Path, port: int | None = None, jars: Path | None = None, login
     return broker
 
 
-def _secured(folder: Path, login: Login) -> str:
+def _secured(folder: Path) -> str:
     """Settings of a listener with TLS and SASL; makes its key and certificate."""
     store, password = folder / "broker.p12", secrets.token_hex(16)
     keytool = ["keytool", "-keystore", str(store), "-storetype", "PKCS12", "-storepass", password, "-alias", "broker"]
@@ -168,13 +169,7 @@ def _secured(folder: Path, login: Login) -> str:
     names = "SAN=IP:127.0.0.1,DNS:localhost"
     _run([*keytool, "-genkeypair", "-keyalg", "RSA", "-dname", "CN=localhost", "-ext", names, "-validity", "2"])
     _run([*keytool, "-exportcert", "-rfc", "-file", str(folder / "certificate.pem")])
-    return SECURE.format(
-        keystore=store.absolute(),
-        password=password,
-        mechanism=login.mechanism,
-        mechanism_lower=login.mechanism.lower(),
-        module=SCRAM,
-    )
+    return SECURE.format(keystore=store.absolute(), password=password, module=SCRAM)
 
 
 def free_port() -> int:

@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 # A batch that is handled for longer is stuck, and the process better started anew.
 _STUCK = 300.0
 # After this, a broker that does not answer is not waited for any longer.
-_PATIENCE = 20.0
+_PATIENCE = 10.0
 _GLANCE = 0.1
 
 

@@ -75,7 +75,7 @@ def test_a_worker_that_was_taken_for_dead_wakes_up(cluster, many, expected):
         if woken and time.monotonic() > woken[0]:
             sleeper.signal(signal.SIGCONT)
 
-    cluster.send(messages(many), rate=1200, during=freeze)
+    cluster.send(messages(many), rate=1500, during=freeze)
     sleeper.signal(signal.SIGCONT)
     cluster.wait_until_done(len(many))
     expected.check(cluster)
@@ -102,7 +102,7 @@ def test_the_broker_is_stopped_and_restarted(broker_module, jars, tmp_path, mode
             worker.wait_until_ready()
         cluster.send(messages(many[:10_000]), rate=5000)
         broker.stop(signal.SIGKILL)
-        time.sleep(5)
+        time.sleep(2)
         broker = broker_module.start(tmp_path / "broker", port, jars)
         cluster.send(messages(many[10_000:]))
         cluster.wait_until_done(len(many), patience=180)
@@ -186,8 +186,8 @@ def test_a_message_larger_than_the_dead_letters_take(cluster, many, model):
 
 @pytest.mark.parametrize("store", ["rocksdb", "memory"])
 def test_a_store_is_lost_and_recovered(cluster, many, model, store):
-    many = many[:8000]
-    expected, half = Expectation(model, many), 5000
+    many = many[:6000]
+    expected, half = Expectation(model, many), 4000
     worker = cluster.worker("a", store=store)
     cluster.send(messages(many[:half]))
     cluster.wait_until_done(half)

@@ -4,7 +4,7 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_ccsd.engine import Engine
@@ -52,6 +52,7 @@ def straight(model, records):
     return outputs, states
 
 
+@settings(max_examples=50)
 @given(data=st.data())
 def test_any_failures_give_the_same_outputs_and_states(model, records, straight, data):
     """Batches of any size; after each, the worker may die before or after its states were stored, or half of them."""

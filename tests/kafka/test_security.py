@@ -17,18 +17,18 @@ from tests.kafka.cluster import Cluster, Expectation, messages
 PASSWORD = "keep-me-out-of-the-logs-7d1f"
 
 
-@pytest.fixture(scope="module", params=["SCRAM-SHA-256", "SCRAM-SHA-512"])
-def secured(request, broker_module, jars, tmp_path_factory):
-    login = broker_module.Login("worker", PASSWORD, request.param)
+@pytest.fixture(scope="module")
+def secured(broker_module, jars, tmp_path_factory):
+    login = broker_module.Login("worker", PASSWORD)
     broker = broker_module.start(tmp_path_factory.mktemp("secured") / "broker", jars=jars, login=login)
-    yield broker, login
+    yield broker
     broker.stop()
 
 
 @pytest.fixture
 def cluster(secured, tmp_path, model_folder):
-    broker, login = secured
-    security = Security(True, broker.certificate, None, None, login.mechanism, login.username, PASSWORD)
+    broker = secured
+    security = Security(True, broker.certificate, None, None, "SCRAM-SHA-512", "worker", PASSWORD)
     cluster = Cluster(
         broker.address,
         tmp_path,
@@ -37,8 +37,8 @@ def cluster(secured, tmp_path, model_folder):
         {"STREAM_CCSD_SASL_PASSWORD": PASSWORD},
         tls=True,
         ca_file=str(broker.certificate),
-        sasl_mechanism=login.mechanism,
-        sasl_username=login.username,
+        sasl_mechanism="SCRAM-SHA-512",
+        sasl_username="worker",
         log_level="debug",
     )
     yield cluster
@@ -78,7 +78,8 @@ def check(cluster, **changes):
 def test_the_check_says_what_is_wrong(cluster, tmp_path):
     good = check(cluster)
     assert good.returncode == 0, good.stderr
-    assert "SASL_SSL" in good.stdout
+    assert "SASL_SSL, SCRAM-SHA-512" in good.stdout
+    assert "SCRAM-SHA-256" in check(cluster, sasl_mechanism="SCRAM-SHA-256").stdout
     file = tmp_path / "password"
     file.write_text("wrong\n")
     wrong = check(cluster, sasl_password_file=file)
