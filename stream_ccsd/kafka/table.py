@@ -217,14 +217,18 @@ class AccountTable(faust.Table):
         """Say how far a recovery is: at its first step, at its last, and every second in between."""
         if not self.app.in_recovery:  # a standby follows all the time
             return
-        remaining = max(0, self.app.tables.recovery.active_remaining_total())
-        self._recovered = records + (self._recovered if self._told else 0)
+        recovery = self.app.tables.recovery
+        if recovery._recovery_started_at != self._recovery:
+            self._recovery, self._recovered, self._told = recovery._recovery_started_at, 0, 0.0
+        remaining = max(0, recovery.active_remaining_total())
+        self._recovered += records
         if not remaining or time.monotonic() - self._told > 1.0:
+            self._told = time.monotonic()
             done = self._recovered / (self._recovered + remaining)
             said = {"recovered": self._recovered, "remaining": remaining, "done": f"{done:.0%}"}
             log.info("recovering account states", extra=said)
-            self._told = time.monotonic() if remaining else 0.0
 
+    _recovery: float | None = None
     _recovered = 0
     _told = 0.0
 
