@@ -34,9 +34,6 @@ SCORES = pa.schema(
 )
 """One row a transaction that had an effect; ``score`` is the alert score, ``label`` the source's, if it has one."""
 
-_ENTERED = ("scored", "late")
-_DUPLICATE = "a transaction with this id was entered before, nothing changed"
-
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
@@ -75,8 +72,8 @@ class Harvest:
                 dead.append(_dead(item, item.found.reason, item.found.field, item.found.value))
                 continue
             result = next(answers)
-            if result.status not in _ENTERED:
-                dead.append(_dead(item, f"{result.status}: {result.reason or _DUPLICATE}", None, None))
+            if not result.entered:
+                dead.append(_dead(item, result.refusal, None, None))
                 continue
             entered.append((item, result))
             if result.alert:

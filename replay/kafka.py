@@ -23,7 +23,7 @@ from stream_ccsd.transaction import Refusal
 # Messages on their way that nobody has confirmed yet: enough for full speed, few enough for any memory.
 _UNCONFIRMED = 10_000
 _SLEEP = 0.2
-_PATIENCE = 60.0
+_PATIENCE, _PATIENCE_WHEN_STOPPED = 60.0, 5.0
 
 
 @dataclass
@@ -127,9 +127,9 @@ async def _send_all(
 
 async def _confirmed(sent: Any, stop: Callable[[], bool]) -> None:
     """Wait until the broker has a message, as long as that is of any use."""
-    deadline = time.monotonic() + _PATIENCE
+    begun = time.monotonic()
     while not sent.done():
         await asyncio.wait([sent], timeout=_SLEEP)
-        if not sent.done() and (stop() or time.monotonic() > deadline):
+        if not sent.done() and time.monotonic() - begun > (_PATIENCE_WHEN_STOPPED if stop() else _PATIENCE):
             raise KafkaTimeoutError("messages were not confirmed")
     sent.result()

@@ -56,6 +56,7 @@ _CAP_KEY = ""
 # Events that are in working memory at once, whatever the size of a batch.
 _CHUNK = 2000
 _CAP = struct.Struct("<ddI")
+_ENTERED = ("scored", "late")
 
 
 class Parts(NamedTuple):
@@ -88,6 +89,16 @@ class Result:
     alert: Alert | None = None
     held_back: bool = False  # it would have been an alert, but for the cap
     reason: str | None = None  # why it was refused, or what is special about a duplicate
+
+    @property
+    def entered(self) -> bool:
+        """Whether it had an effect on its account."""
+        return self.status in _ENTERED
+
+    @property
+    def refusal(self) -> str:
+        """Why it had none, for the dead letters."""
+        return f"{self.status}: {self.reason or 'a transaction with this id was entered before, nothing changed'}"
 
     @property
     def tail_rate(self) -> float | None:

@@ -1,6 +1,7 @@
 """Kafka workers: how many transactions a second, how soon each is scored; beside a bare Faust agent and Quix Streams.
 
-Everything runs on this machine, the broker and the load included. The load is all there before a rate is measured.
+Everything runs on this machine, the broker and the load included. Workers are measured from the first message that is
+sent; the peers find all of them there, and are measured from the first that they read.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import faust
@@ -30,10 +31,7 @@ class WorkerApp:
         self.table = AccountTable.declare(self.faust, settings, partitions)
         topic = self.faust.topic(settings.transactions, key_type=bytes, value_type=bytes, partitions=partitions)
         self.faust.topics.add(topic)
-        consumer = type(
-            "Consumer", (BatchConsumer,), {"topic": settings.transactions, "handler": staticmethod(handler)}
-        )
-        self.faust.transport.Consumer = consumer
+        self.faust.transport.Consumer = partial(BatchConsumer, topic=settings.transactions, handler=handler)
 
         async def revoked(sender: Any, partitions: Any, **kwargs: Any) -> None:
             self._recovery_total = 0

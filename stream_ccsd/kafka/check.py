@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.settings import WorkerSettings
-from stream_ccsd.kafka.topics import check_topics, find_partitions, missing_topics, topic_names
+from stream_ccsd.kafka.topics import look_at_topics, topic_names
 from stream_ccsd.library.model import Model
 
 
@@ -19,11 +18,7 @@ async def check_worker(settings: WorkerSettings, model: Model) -> dict[str, Any]
         If it could not work.
     """
     security = settings.security()
-    found = await find_partitions(settings)
-    missing = missing_topics(settings, found)
-    check_topics(settings, found)
-    if missing and not settings.create_topics:
-        raise StreamCcsdError(f"no topic {', '.join(missing)}, and create_topics is off: create it")
+    found, missing = await look_at_topics(settings)
     return {
         "broker": settings.brokers,
         "protocol": security.protocol,

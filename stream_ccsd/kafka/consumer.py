@@ -28,11 +28,9 @@ Handler = Callable[[Batch], Awaitable[None]]
 class BatchConsumer(driver.Consumer):
     """Drains the transactions' topic in batches; every other topic as Faust does."""
 
-    topic: str
-    handler: Handler
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, topic: str, handler: Handler, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.topic, self.handler = topic, handler
         self._handling: asyncio.Future[None] | None = None
         self._finished: dict[TP, int] = {}
         self._next: dict[TP, int] = {}

@@ -14,7 +14,7 @@ from stream_ccsd.kafka.settings import WorkerSettings
 _USUAL = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "data", "stack"}
 # They report every rebalance as tables of several lines; their warnings and errors are kept. Faust's services log
 # under the modules of their classes, ours among them.
-_TALKATIVE = ("abc", "faust", "aiokafka", "mode", "asyncio", "stream_ccsd.kafka.consumer", "stream_ccsd.kafka.table")
+_TALKATIVE = ("faust", "aiokafka", "mode", "asyncio", "stream_ccsd.kafka.consumer", "stream_ccsd.kafka.table")
 
 
 class JsonFormatter(logging.Formatter):

@@ -27,9 +27,6 @@ _LAYOUT = 1
 NOTHING = -1
 """The offset of a state that does not exist."""
 
-_ENTERED = ("scored", "late")
-_DUPLICATE = "a transaction with this id was entered before, nothing changed"
-
 
 class ForeignStateError(StreamCcsdError):
     """The account table belongs to another topic, or to models with other windows: going on would ruin it."""
@@ -206,8 +203,8 @@ class PartitionScorer:
             return Result(transaction, "internal error", reason=repr(error))
 
     def _enter(self, done: Scored, record: Record, result: Result) -> None:
-        if result.status not in _ENTERED:
-            self._refuse(done, record, result.status, f"{result.status}: {result.reason or _DUPLICATE}", None, None)
+        if not result.entered:
+            self._refuse(done, record, result.status, result.refusal, None, None)
             return
         key = result.transaction.account.encode()
         done.entered += 1

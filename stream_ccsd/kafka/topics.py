@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
@@ -20,40 +21,32 @@ class TopicsError(StreamCcsdError):
     """Topics are missing or do not fit each other; says which and what to do."""
 
 
-async def find_partitions(settings: WorkerSettings) -> dict[str, int]:
-    """Partitions of those of the worker's topics that exist.
+async def look_at_topics(settings: WorkerSettings) -> tuple[dict[str, int], dict[str, int]]:
+    """Partitions of the worker's topics that exist, and of those that it would have to create.
 
     Raises
     ------
     BrokerError
         If the broker cannot be reached or entered.
+    TopicsError
+        If the worker could not work with what is there.
     """
-    admin = await _admin(settings)
-    try:
-        return await _partitions(admin, settings)
-    except KafkaError as error:
-        raise BrokerError(explain(settings.brokers, error)) from error
-    finally:
-        await admin.close()
+    async with _admin(settings) as admin:
+        found = await _partitions(admin, settings)
+    check_topics(settings, found)
+    missing = missing_topics(settings, found)
+    if missing and not settings.create_topics:
+        raise TopicsError(f"no topic {', '.join(missing)} on {settings.brokers}: create it, or allow create_topics")
+    return found, missing
 
 
 async def prepare_topics(settings: WorkerSettings) -> int:
-    """Create what is missing, if that is wanted; returns the partitions of the transactions' topic."""
-    found = await find_partitions(settings)
-    missing = missing_topics(settings, found)
-    check_topics(settings, found)
-    if missing and not settings.create_topics:
-        raise TopicsError(f"no topic {', '.join(missing)} on {settings.brokers}: create it, or allow create_topics")
+    """Create what is missing; returns the partitions of the transactions' topic."""
+    found, missing = await look_at_topics(settings)
     if missing:
-        admin = await _admin(settings)
-        try:
+        async with _admin(settings) as admin:
             await _create(admin, settings, missing)
-            found = await _partitions(admin, settings)
-        except KafkaError as error:
-            raise BrokerError(explain(settings.brokers, error)) from error
-        finally:
-            await admin.close()
-    return found.get(settings.transactions, next(iter(missing.values()), settings.partitions))
+    return {**missing, **found}[settings.transactions]
 
 
 def missing_topics(settings: WorkerSettings, found: Mapping[str, int]) -> dict[str, int]:
@@ -77,7 +70,8 @@ def topic_names(settings: WorkerSettings) -> list[str]:
     return [settings.transactions, settings.scores, settings.alerts, settings.dead_letters, settings.changelog]
 
 
-async def _admin(settings: WorkerSettings) -> Any:
+@asynccontextmanager
+async def _admin(settings: WorkerSettings) -> AsyncIterator[Any]:
     admin = AIOKafkaAdminClient(
         bootstrap_servers=settings.brokers,
         client_id=f"{settings.group}-admin",
@@ -85,7 +79,12 @@ async def _admin(settings: WorkerSettings) -> Any:
         **settings.security().client_options(),
     )
     await start_client(admin, settings.brokers)
-    return admin
+    try:
+        yield admin
+    except KafkaError as error:
+        raise BrokerError(explain(settings.brokers, error)) from error
+    finally:
+        await admin.close()
 
 
 async def _partitions(admin: Any, settings: WorkerSettings) -> dict[str, int]:

@@ -253,8 +253,8 @@ class Expectation:
 
     def __init__(self, model: Model, transactions, threshold=None):
         self.results = Engine(model, threshold=threshold).process_many(list(transactions))
-        self.entered = [r for r in self.results if r.status in ("scored", "late")]
-        self.refused = [r for r in self.results if r.status not in ("scored", "late")]
+        self.entered = [r for r in self.results if r.entered]
+        self.refused = [r for r in self.results if not r.entered]
         self.alerts = [r.alert for r in self.entered if r.alert]
 
     def check(self, cluster, exactly_once_each=False, models=None):
