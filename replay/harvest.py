@@ -11,6 +11,7 @@ import pyarrow as pa
 from replay.source import Item
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Result
+from stream_ccsd.status import Status
 from stream_ccsd.transaction import Refusal
 
 SCORES = pa.schema(
@@ -37,14 +38,23 @@ SCORES = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that had no effect: its place, its line, why, and the record itself."""
+    """A record that had no effect: its place, its line, what became of it and why, and the record itself."""
 
     position: int
     line: str
+    kind: Status
     reason: str
     field: str | None
     value: str | None
     raw: str
+
+    @classmethod
+    def of(cls, item: Item, why: Refusal) -> DeadLetter:
+        """Of a record and what is wrong with it."""
+        raw = item.raw
+        if not raw and not isinstance(item.found, Refusal):  # a stream in memory: the transaction is the record
+            raw = json.dumps({name: getattr(item.found, name) for name in item.found.__dataclass_fields__})
+        return cls(item.position, item.line, why.kind, why.reason, why.field, why.value, raw)
 
     def to_json(self) -> str:
         """One line of ``dead_letters.jsonl``."""
@@ -69,23 +79,16 @@ class Harvest:
         alerts, dead = [], []
         for item in items:
             if isinstance(item.found, Refusal):
-                dead.append(_dead(item, item.found.reason, item.found.field, item.found.value))
+                dead.append(DeadLetter.of(item, item.found))
                 continue
             result = next(answers)
             if not result.entered:
-                dead.append(_dead(item, result.refusal, None, None))
+                dead.append(DeadLetter.of(item, Refusal(result.refusal, kind=result.status)))
                 continue
             entered.append((item, result))
             if result.alert:
                 alerts.append((item.position, result.alert))
         return cls(items[-1].position, _score_batch(entered), alerts, dead)
-
-
-def _dead(item: Item, reason: str, field: str | None, value: str | None) -> DeadLetter:
-    raw = item.raw
-    if not raw and not isinstance(item.found, Refusal):  # a stream in memory: the transaction is the record
-        raw = json.dumps({name: getattr(item.found, name) for name in item.found.__dataclass_fields__})
-    return DeadLetter(item.position, item.line, reason, field, value, raw)
 
 
 def _score_batch(entered: list[tuple[Item, Result]]) -> pa.RecordBatch:

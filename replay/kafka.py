@@ -102,8 +102,7 @@ async def _send_all(
     begun = time.perf_counter()
     for item in source.items():
         if isinstance(item.found, Refusal):
-            refusal = item.found
-            bury(DeadLetter(item.position, item.line, refusal.reason, refusal.field, refusal.value, item.raw))
+            bury(DeadLetter.of(item, item.found))
             done.dead_letters += 1
             continue
         delay = pace.delay(item.found.time)

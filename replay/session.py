@@ -16,9 +16,10 @@ from replay.source import Source
 from replay.state import StateFile
 from replay.tally import Tally
 from stream_ccsd.alert.reasons import Alert
-from stream_ccsd.engine import DAMAGED_STATE, Engine
+from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.model import Model
+from stream_ccsd.status import Status
 
 Progress = Callable[[Clock, Harvest], None]
 
@@ -154,7 +155,7 @@ class _Durable:
         return found
 
     def record(self, harvest: Harvest) -> None:
-        damaged = next((d for d in harvest.dead_letters if DAMAGED_STATE in d.reason), None)
+        damaged = next((d for d in harvest.dead_letters if d.kind is Status.DAMAGED), None)
         if damaged is not None:  # a good transaction must not become a dead letter because the file is damaged
             raise StreamCcsdError(
                 f"{self._file.path}: {damaged.reason}: the file is damaged. It was left as it is: put a copy back, or "

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from stream_ccsd.status import Status
+
 # Histogram of the alert score, in nats of rarity.
 EDGES = np.linspace(0.0, 32.0, 65)
 _MOST_BINS = 400
@@ -71,7 +73,7 @@ class Tally:
         alerts = scores.column("alert").to_numpy(zero_copy_only=False)
         fraud = np.array([label is not None for label in labels])
         self.labelled |= bool(fraud.any())
-        self.late += sum(status == "late" for status in scores.column("status").to_pylist())
+        self.late += sum(status == Status.LATE for status in scores.column("status").to_pylist())
         self.over_time.add("events", times)
         self.over_time.add("alerts", times[alerts])
         self.over_time.add("fraud", times[fraud])
@@ -138,8 +140,5 @@ class Tally:
 
 
 def _kind(letter: dict[str, Any]) -> str:
-    """A dead letter's reason without its particulars, to count by."""
-    reason = str(letter["reason"])
-    if letter["field"]:
-        return f"{letter['field']} refused"
-    return reason.partition(":")[0][:60]
+    """What dead letters are counted by: their kind, and the field it is about."""
+    return f"{letter['kind']} {letter['field']}" if letter["field"] else str(letter["kind"])

@@ -7,8 +7,8 @@ scored       its time is at or after its account's newest: it is entered and sco
 late         up to ``settings.grace`` behind: entered in the order of arrival, scored and marked
 too late     further behind: refused with the reason; nothing changes
 duplicate    its id is among the account's newest: nothing changes, the answer is that of the first time
-refused      it was made without a schema and is not sound, or its account's stored state cannot be read:
-             nothing changes, the others go on
+refused      it was made without a schema and is not sound: nothing changes, the others go on
+damaged      its account's stored state cannot be read: nothing changes, the others go on
 ===========  ==========================================================================================
 """
 
@@ -31,6 +31,7 @@ from stream_ccsd.library.model import Model
 from stream_ccsd.numeric import AnyArray
 from stream_ccsd.score.divergence import build_change_law
 from stream_ccsd.score.outcome import habit_log_decay
+from stream_ccsd.status import Status
 from stream_ccsd.step import (
     DIFFERENT,
     DUPLICATE,
@@ -38,7 +39,7 @@ from stream_ccsd.step import (
     FORGOTTEN,
     OUTPUT,
     SCORE_NAMES,
-    STATUS_NAMES,
+    STATUSES,
     TOO_LATE,
     Kit,
     Room,
@@ -48,15 +49,12 @@ from stream_ccsd.step import (
 )
 from stream_ccsd.transaction import Transaction, code, identity, unsound
 
-DAMAGED_STATE = "the stored state of account"
-"""How the reason begins when a transaction is refused because of its account's stored bytes, not of itself."""
-
 # Accounts have names, so the empty name is free for what belongs to none of them.
 _CAP_KEY = ""
 # Events that are in working memory at once, whatever the size of a batch.
 _CHUNK = 2000
 _CAP = struct.Struct("<ddI")
-_ENTERED = ("scored", "late")
+_Refused = tuple[Status, str]
 
 
 class Parts(NamedTuple):
@@ -73,7 +71,7 @@ class Result:
     """What the engine says about one transaction. Scores are None where there is nothing to compare yet."""
 
     transaction: Transaction
-    status: str
+    status: Status
     divergence: float | None = None
     divergence_rarity: float | None = None  # -log of the share of normal transactions that score this high
     outcome: float | None = None
@@ -93,7 +91,7 @@ class Result:
     @property
     def entered(self) -> bool:
         """Whether it had an effect on its account."""
-        return self.status in _ENTERED
+        return self.status.entered
 
     @property
     def refusal(self) -> str:
@@ -172,7 +170,7 @@ class Engine:
         if not refusals:
             return list(answers)
         return [
-            Result(t, "refused", model=self._version, reason=refusals[i]) if i in refusals else next(answers)
+            Result(t, refusals[i][0], model=self._version, reason=refusals[i][1]) if i in refusals else next(answers)
             for i, t in enumerate(batch)
         ]
 
@@ -181,18 +179,18 @@ class Engine:
         self._events, self._outputs = np.zeros(batch, EVENT), np.zeros(batch, OUTPUT)
         self._evidence = np.zeros(batch, EVIDENCE)
 
-    def _load(self, batch: Sequence[Transaction], changed: dict[str, bytes]) -> dict[int, str]:
+    def _load(self, batch: Sequence[Transaction], changed: dict[str, bytes]) -> dict[int, _Refused]:
         """Bring the accounts of a batch into working memory; returns which events are refused, and why."""
         if len(self._events) < len(batch):
             self._make_room(len(batch))
         rows: dict[str, int] = {}
-        damaged: dict[str, str] = {}
-        refusals: dict[int, str] = {}
+        damaged: dict[str, _Refused] = {}
+        refusals: dict[int, _Refused] = {}
         count = 0
         for position, transaction in enumerate(batch):
             fault = unsound(transaction)
             if fault:
-                refusals[position] = fault
+                refusals[position] = Status.REFUSED, fault
                 continue
             account = transaction.account
             row = rows.get(account)
@@ -208,7 +206,8 @@ class Engine:
                     else:
                         self._codec.unpack(data, self._slab, row)
                 except StateError as error:
-                    damaged[account] = f"{DAMAGED_STATE} {account!r} cannot be used: {error}"
+                    reason = f"the stored state of account {account!r} cannot be used: {error}"
+                    damaged[account] = Status.DAMAGED, reason
                     refusals[position] = damaged[account]
                     continue
                 rows[account] = row
@@ -231,14 +230,14 @@ class Engine:
             status, decision, newest, divergence, rarity, *rest = values
             if status == FORGOTTEN:
                 forgotten = "a copy of an earlier transaction whose answer is no longer kept"
-                results.append(Result(transaction, STATUS_NAMES[status], model=self._version, reason=forgotten))
+                results.append(Result(transaction, STATUSES[status], model=self._version, reason=forgotten))
                 continue
             if status == TOO_LATE:
                 reason = (
                     f"time {transaction.time:g} lies {newest - transaction.time:g} behind the account's newest "
                     f"({newest:g}), more than the grace of {self.model.settings.grace:g}"
                 )
-                results.append(Result(transaction, STATUS_NAMES[status], model=self._version, reason=reason))
+                results.append(Result(transaction, STATUSES[status], model=self._version, reason=reason))
                 continue
             if math.isnan(divergence):
                 divergence = rarity = None
@@ -250,7 +249,7 @@ class Engine:
             results.append(
                 Result(
                     transaction,
-                    STATUS_NAMES[status],
+                    STATUSES[status],
                     divergence,
                     rarity,
                     outcome,

@@ -19,12 +19,13 @@ from stream_ccsd.library.tails import Tail, rarity
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.score.divergence import ChangeLaw, LocalLaw, divergence_score, regime_at
 from stream_ccsd.score.outcome import habit_density, habit_score, outcome_parts
+from stream_ccsd.status import Status
 
 # What became of an event.
 SCORED, LATE, DUPLICATE, TOO_LATE = 0, 1, 2, 3
 # Duplicates by id with another content, and those whose answer is no longer kept.
 DIFFERENT, FORGOTTEN = 4, 5
-STATUS_NAMES = ("scored", "late", "duplicate", "too late", "duplicate", "duplicate")
+STATUSES = (Status.SCORED, Status.LATE, Status.DUPLICATE, Status.TOO_LATE, Status.DUPLICATE, Status.DUPLICATE)
 
 FUSED, OUTCOME, HABIT, DIVERGENCE = 0, 1, 2, 3
 SCORE_NAMES = ("fused", "outcome", "habit", "divergence")

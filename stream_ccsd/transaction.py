@@ -20,6 +20,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.status import Status
 
 MAX_TEXT = 256
 """Longest account, category, merchant or transaction id, in characters."""
@@ -52,6 +53,7 @@ class Refusal:
     field: str | None = None
     value: str | None = None
     position: str | None = None
+    kind: Status = Status.MALFORMED
 
     def __str__(self) -> str:
         where = f" at {self.position}" if self.position else ""

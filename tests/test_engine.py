@@ -166,7 +166,7 @@ def test_damaged_state_is_refused_and_kept_and_the_others_go_on(model, stream):
     engine.states[bad] = damaged
     batch = [Transaction(a, 1e6, 5.0, "fuel", "m0001", f"new{i}") for i, a in enumerate([bad, good, bad])]
     first, second, third = engine.process_many(batch)
-    assert (first.status, second.status, third.status) == ("refused", "scored", "refused")
+    assert (first.status, second.status, third.status) == ("damaged state", "scored", "damaged state")
     assert "checksum" in first.reason
     assert bad in first.reason
     assert engine.states[bad] == damaged

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Result
-from stream_ccsd.transaction import Transaction
+from stream_ccsd.transaction import Refusal, Transaction
 
 Headers = list[tuple[str, bytes]]
 
@@ -76,17 +76,17 @@ def alert_message(record: Record, alert: Alert) -> bytes:
     return _json({"headline": alert.headline, **alert.to_dict(), **place})
 
 
-def dead_letter(topic: str, record: Record, kind: str, reason: str, field: str | None, value: str | None) -> Output:
+def dead_letter(topic: str, record: Record, why: Refusal) -> Output:
     """A message that had no effect: its own key and bytes, why and where from in the headers."""
     about: dict[str, Any] = {
-        "kind": kind,
-        "reason": reason,
+        "kind": why.kind,
+        "reason": why.reason,
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
         "timestamp": record.timestamp,
-        "field": field,
-        "value": value,
+        "field": why.field,
+        "value": why.value,
     }
     headers = [(name, str(said).encode("utf-8", "replace")) for name, said in about.items() if said is not None]
     # A client may send a message of neither key nor value; ours does not.

@@ -18,6 +18,7 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.messages import Output, Record, alert_message, dead_letter, score_message
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.library.model import Model
+from stream_ccsd.status import Status
 from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError
 
 Read = Callable[[bytes], bytes | None]
@@ -102,7 +103,7 @@ class Scored:
     entered: int = 0
     alerts: int = 0
     passed_over: int = 0
-    rejects: Counter[str] = field(default_factory=Counter)
+    rejects: Counter[Status] = field(default_factory=Counter)
 
 
 class PartitionScorer:
@@ -133,8 +134,7 @@ class PartitionScorer:
         newest: dict[str, int] = {}
         for record, transaction in fresh:
             if isinstance(transaction, Refusal):
-                kind = "key" if transaction.field == "key" else "malformed"
-                self._refuse(done, record, kind, transaction.reason, transaction.field, transaction.value)
+                self._refuse(done, record, transaction)
                 continue
             newest[transaction.account] = record.offset
             self._enter(done, record, next(results))
@@ -158,7 +158,9 @@ class PartitionScorer:
             return Refusal(f"cannot be read: {error!r}")
         if self._settings.check_key and record.key != transaction.account.encode():
             shown = "none" if record.key is None else repr(record.key[:60])
-            return Refusal(f"key: expected the account {transaction.account!r}, got {shown}", "key", shown)
+            return Refusal(
+                f"key: expected the account {transaction.account!r}, got {shown}", "key", shown, kind=Status.KEY
+            )
         return transaction
 
     def _was_entered(self, record: Record, transaction: Transaction, log_end: int | None) -> bool:
@@ -200,11 +202,11 @@ class PartitionScorer:
         except MemoryError:
             raise
         except Exception as error:
-            return Result(transaction, "internal error", reason=repr(error))
+            return Result(transaction, Status.FAILED, reason=repr(error))
 
     def _enter(self, done: Scored, record: Record, result: Result) -> None:
         if not result.entered:
-            self._refuse(done, record, result.status, result.refusal, None, None)
+            self._refuse(done, record, Refusal(result.refusal, kind=result.status))
             return
         key = result.transaction.account.encode()
         done.entered += 1
@@ -213,8 +215,6 @@ class PartitionScorer:
             done.alerts += 1
             done.outputs.append(Output(self._settings.alerts, key, alert_message(record, result.alert), []))
 
-    def _refuse(
-        self, done: Scored, record: Record, kind: str, reason: str, name: str | None, value: str | None
-    ) -> None:
-        done.rejects[kind] += 1
-        done.outputs.append(dead_letter(self._settings.dead_letters, record, kind, reason, name, value))
+    def _refuse(self, done: Scored, record: Record, why: Refusal) -> None:
+        done.rejects[why.kind] += 1
+        done.outputs.append(dead_letter(self._settings.dead_letters, record, why))

@@ -18,7 +18,7 @@ from stream_ccsd.kafka.scoring import (
 )
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.kafka.table import newest_states
-from stream_ccsd.transaction import Schema
+from stream_ccsd.transaction import Refusal, Schema
 from tests.conftest import with_settings
 
 SETTINGS = WorkerSettings()
@@ -129,7 +129,7 @@ def test_a_damaged_state_refuses_its_account_only(model, records):
     damaged = {**states, account: states[account][:-3] + b"xyz"}
     done = scorer(model, damaged).score(records[100:200])
     hit = sum(r.key == account for r in records[100:200])
-    assert done.rejects == ({"refused": hit} if hit else {})
+    assert done.rejects == ({"damaged state": hit} if hit else {})
     assert done.entered == 100 - hit
     assert account not in done.states
 
@@ -213,7 +213,7 @@ def test_recovery_keeps_of_each_account_the_state_that_has_seen_most(writes, cut
 
 
 def test_a_dead_letter_is_the_message_itself():
-    letter = dead_letter("d", record(3, b"\xff", b"\x00k"), "malformed", "no JSON", "amount", "ä")
+    letter = dead_letter("d", record(3, b"\xff", b"\x00k"), Refusal("no JSON", "amount", "ä"))
     assert (letter.topic, letter.key, letter.value) == ("d", b"\x00k", b"\xff")
     assert dict(letter.headers) == {
         "kind": b"malformed",
@@ -225,7 +225,7 @@ def test_a_dead_letter_is_the_message_itself():
         "field": b"amount",
         "value": "ä".encode(),
     }
-    assert dead_letter("d", record(3, None, None), "malformed", "empty", None, None).value == b""
+    assert dead_letter("d", record(3, None, None), Refusal("empty")).value == b""
 
 
 def test_long_dead_letters_keep_their_beginning():

@@ -41,7 +41,7 @@ def test_every_record_is_scored_or_a_dead_letter(whole, stream, stream_file, tmp
     lines = stream_file.read_text().splitlines()
     assert scores["id"].to_pylist() == [t.id for t in stream.transactions]
     assert len(scores) + len(dead) == len(lines) - 1
-    assert {d["reason"].partition(":")[0] for d in dead} >= {"duplicate", "too late"}
+    assert {d["kind"] for d in dead} == {"malformed", "duplicate", "too late"}
     for letter in dead:
         assert letter["raw"] == lines[int(letter["line"]) - 1]
     positions = sorted([*scores["position"].to_pylist(), *(d["position"] for d in dead)])
