@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,6 +18,7 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
 from stream_ccsd.settings import Settings
+from stream_ccsd.writing import replacing
 
 Progress = Callable[[int, int], None]
 
@@ -47,30 +47,27 @@ def write_simulated(town: Town, path: Path, progress: Progress | None = None) ->
     categories = np.array([town.category_name(m) for m in range(len(town.popularity))])
     patterns = np.array([*PATTERNS, ""])
     position = frauds = 0
-    try:
-        with _writer(path) as write:
-            for number in range(town.days):
-                rows = town.day(number)
-                count = len(rows.time)
-                frauds += int((rows.pattern >= 0).sum())
-                table = pa.table(
-                    {
-                        "account": [account_name(c) for c in rows.customer.tolist()],
-                        "time": rows.time,
-                        "amount": rows.amount,
-                        "category": categories[rows.merchant],
-                        "merchant": [merchant_name(m) for m in rows.merchant.tolist()],
-                        "id": [transaction_id(i) for i in range(position, position + count)],
-                        "fraud": (rows.pattern >= 0).astype(np.int8),
-                        "pattern": patterns[rows.pattern],
-                    }
-                )
-                write(table)
-                position += count
-                if progress:
-                    progress(number + 1, town.days)
-    except OSError as error:
-        raise StreamCcsdError(f"cannot write {path}: {error}") from error
+    with _writer(path) as write:
+        for number in range(town.days):
+            rows = town.day(number)
+            count = len(rows.time)
+            frauds += int((rows.pattern >= 0).sum())
+            table = pa.table(
+                {
+                    "account": [account_name(c) for c in rows.customer.tolist()],
+                    "time": rows.time,
+                    "amount": rows.amount,
+                    "category": categories[rows.merchant],
+                    "merchant": [merchant_name(m) for m in rows.merchant.tolist()],
+                    "id": [transaction_id(i) for i in range(position, position + count)],
+                    "fraud": (rows.pattern >= 0).astype(np.int8),
+                    "pattern": patterns[rows.pattern],
+                }
+            )
+            write(table)
+            position += count
+            if progress:
+                progress(number + 1, town.days)
     return position, frauds
 
 
@@ -78,24 +75,22 @@ def write_simulated(town: Town, path: Path, progress: Progress | None = None) ->
 def _writer(path: Path) -> Iterator[Callable[[pa.Table], None]]:
     """Something that takes tables and appends them to the file, which appears under its name when it is whole."""
     suffixes = "".join(path.suffixes[-2:]).lower()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     writer: Any = None
-
-    def write(table: pa.Table) -> None:
-        nonlocal writer
-        if writer is None:
-            writer = _open(temporary, suffixes, table.schema)
-        writer.write_table(table)
-
     if not suffixes.endswith((".parquet", ".csv", ".csv.gz")):
         raise StreamCcsdError(f"{path}: a simulated stream is written as .csv, .csv.gz or .parquet")
-    try:
-        yield write
-        if writer is not None:
-            writer.close()
-            temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with replacing(path) as place:
+
+        def write(table: pa.Table) -> None:
+            nonlocal writer
+            if writer is None:
+                writer = _open(place, suffixes, table.schema)
+            writer.write_table(table)
+
+        try:
+            yield write
+        finally:
+            if writer is not None:
+                writer.close()
 
 
 def _open(path: Path, suffixes: str, schema: pa.Schema) -> Any:

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from stream_ccsd.memory import require_memory
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.transaction import Transaction
 
@@ -36,6 +37,9 @@ _CATEGORIES = (
 _FAVOURITES = 6  # merchants that hold almost all of a customer's visits
 _NEW_PLACE = 0.01  # share of visits elsewhere
 _DRAIN_LENGTH = 25
+# About what a customer's habits take while they are drawn, and a transaction kept as an object.
+_BYTES_A_CUSTOMER = 400
+_BYTES_A_TRANSACTION = 500
 
 
 class Rows(NamedTuple):
@@ -65,6 +69,7 @@ class Town:
     """Merchants with prices and popularity, customers with habits, and who will suffer what, and when."""
 
     def __init__(self, accounts: int, days: int, fraud_share: float = 0.2, merchants: int = 250, seed: int = 0) -> None:
+        require_memory(_BYTES_A_CUSTOMER * accounts + _BYTES_A_CUSTOMER * merchants, f"{accounts:,} customers")
         rng = np.random.default_rng([seed, 0])
         self.days, self.seed = days, seed
         visits = np.array([c[3] for c in _CATEGORIES])
@@ -144,6 +149,7 @@ def simulate(
     >>> stream.transactions == simulate(accounts=3, days=10, seed=1).transactions
     True
     """
+    require_memory(_BYTES_A_TRANSACTION * accounts * days, f"{accounts:,} customers for {days:,} days")
     town = Town(accounts, days, fraud_share, merchants, seed)
     transactions: list[Transaction] = []
     fraud: dict[str, str] = {}

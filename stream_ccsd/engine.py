@@ -6,6 +6,8 @@ What happens to an event:
 scored       its time is at or after its account's newest: it is entered and scored
 late         up to ``settings.grace`` behind: entered in the order of arrival, scored and marked
 too late     further behind: refused with the reason; nothing changes
+too far      later than anything the model could still be there for (``Model.latest_time``): refused with the
+ahead        reason; nothing changes, so that a mistaken date does not make what follows too late
 duplicate    its id is among the account's newest: nothing changes, the answer is that of the first time
 refused      it was made without a schema and is not sound: nothing changes, the others go on
 damaged      its account's stored state cannot be read: nothing changes, the others go on
@@ -16,6 +18,7 @@ from __future__ import annotations
 
 import math
 import struct
+import threading
 import zlib
 from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +29,7 @@ import numpy as np
 from stream_ccsd.account import EVIDENCE, AccountCodec, StateError
 from stream_ccsd.alert.policy import ALERTED, HELD_BACK, QUIET, build_policy
 from stream_ccsd.alert.reasons import Alert, make_alert
+from stream_ccsd.alert.threshold import checked_threshold
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.model import Model
 from stream_ccsd.numeric import AnyArray
@@ -47,7 +51,7 @@ from stream_ccsd.step import (
     make_bench,
     run,
 )
-from stream_ccsd.transaction import Transaction, code, identity, unsound
+from stream_ccsd.transaction import Transaction, identity, unsound
 
 # Accounts have names, so the empty name is free for what belongs to none of them.
 _CAP_KEY = ""
@@ -105,7 +109,7 @@ class Result:
 
 
 class Engine:
-    """Scores a stream of transactions against a model.
+    """Scores a stream of transactions against a model. Threads may share one: they take turns.
 
     Parameters
     ----------
@@ -125,8 +129,11 @@ class Engine:
             raise StreamCcsdError("this model is standardised over whole histories, which a stream does not have")
         self.model = model
         self.states: MutableMapping[str, bytes] = {} if states is None else states
-        self.threshold = model.threshold if threshold is None else threshold
-        self._version = model.version
+        self.threshold = model.threshold if threshold is None else checked_threshold(threshold)
+        self._turn = threading.Lock()
+        self._version, self._code, self._latest = model.version, model.codes, model.latest_time
+        self._stored: dict[str, bytes | None] = {}  # states of a batch as they were before it
+        self._true: dict[str, bytes | None] = {}  # the same of batches that the store failed to take
         self._codec = AccountCodec(settings.window, settings.local_history)
         self._room = Room.of(len(model.index.z), self._codec.longest_history, settings.local_history)
         self._bench = make_bench(make_kit(model, self.threshold), self._room)
@@ -141,23 +148,44 @@ class Engine:
     def process_many(self, transactions: Iterable[Transaction]) -> list[Result]:
         """Score transactions in the given order: the same results, to the bit, as one at a time.
 
-        States are written back once, after the last transaction; if anything fails before, none is changed.
+        States are written back once, after the last transaction; if anything fails before, none is changed. Should the
+        store itself fail half-way, this engine goes on from the states as they were: the same batch can be tried again.
         """
         batch = transactions if isinstance(transactions, Sequence) else list(transactions)
+        with self._turn:
+            return self._process(batch)
+
+    def _process(self, batch: Sequence[Transaction]) -> list[Result]:
         changed: dict[str, bytes] = {}
         cap = self._room.cap.copy()
         results: list[Result] = []
+        self._stored.clear()
         try:
             for start in range(0, len(batch), _CHUNK):
                 results += self._run(batch[start : start + _CHUNK], changed)
             if changed and self.model.settings.alert_cap:
                 changed[_CAP_KEY] = _pack_cap(self._room.cap)
             if changed:
-                self.states.update(changed)
+                self._write(changed)
         except BaseException:
             self._room.cap[:] = cap
             raise
         return results
+
+    def _write(self, changed: dict[str, bytes]) -> None:
+        try:
+            self.states.update(changed)
+        except BaseException:
+            # Some of them may be written: what counts is what they were before.
+            self._true.update(self._stored)
+            raise
+        for account in self._true.keys() & changed.keys():
+            del self._true[account]
+
+    def _read(self, account: str) -> bytes | None:
+        data = self._true[account] if account in self._true else self.states.get(account)
+        self._stored[account] = data
+        return data
 
     def _run(self, batch: Sequence[Transaction], changed: dict[str, bytes]) -> list[Result]:
         """One chunk of a batch; ``changed`` holds the states that are not stored yet."""
@@ -192,6 +220,9 @@ class Engine:
             if fault:
                 refusals[position] = Status.REFUSED, fault
                 continue
+            if transaction.time > self._latest:
+                refusals[position] = Status.TOO_FAR_AHEAD, self._far_ahead(transaction)
+                continue
             account = transaction.account
             row = rows.get(account)
             if row is None:
@@ -200,7 +231,7 @@ class Engine:
                     continue
                 row = len(rows)
                 try:
-                    data = changed.get(account) or self.states.get(account)
+                    data = changed.get(account) or self._read(account)
                     if data is None:
                         self._codec.clear(self._slab, row)
                     else:
@@ -215,13 +246,19 @@ class Engine:
                 row,
                 transaction.time,
                 transaction.amount,
-                code(transaction.category),
-                code(transaction.merchant),
+                self._code(transaction.category),
+                self._code(transaction.merchant),
                 identity(transaction.id),
             )
             count += 1
         self._rows = rows
         return refusals
+
+    def _far_ahead(self, transaction: Transaction) -> str:
+        return (
+            f"time {transaction.time!r} is later than {self._latest!r}, the latest this model takes: is it a mistake? "
+            "Otherwise fit with a larger horizon"
+        )
 
     def _answers(self, good: Sequence[Transaction]) -> list[Result]:
         outputs = self._outputs[: len(good)]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from numba import njit
 
 from stream_ccsd.account import EVIDENCE, AccountCodec
 from stream_ccsd.alert.threshold import threshold_by_budget
+from stream_ccsd.codes import Codes
 from stream_ccsd.divergence import median_bandwidth
 from stream_ccsd.engine import make_kit
 from stream_ccsd.errors import StreamCcsdError
@@ -23,7 +26,7 @@ from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.score.outcome import habit_density, habit_log_decay, outcome_parts
 from stream_ccsd.settings import Settings
 from stream_ccsd.step import EVENT, OUTPUT, Room, make_bench, run
-from stream_ccsd.transaction import Transaction, code
+from stream_ccsd.transaction import Transaction, unsound
 
 Progress = Callable[[int, int], None]
 
@@ -62,8 +65,7 @@ def fit(
         With fewer than two accounts: one to learn from and one to calibrate on.
     """
     settings = settings or Settings()
-    names: dict[int, str] = {}
-    histories = _collect(transactions, names)
+    histories, codes, (first, last) = _collect(transactions)
     accounts = sorted(histories)
     if len(accounts) < 2:
         raise FitError(f"a model needs transactions of at least 2 normal accounts, got {len(accounts)}")
@@ -98,10 +100,13 @@ def fit(
             "held_out_accounts": len(calibration),
             "held_out_transactions": int(sum(len(h.amounts) for h in calibration)),
             "library_windows": len(windows),
+            "first_time": first,
+            "last_time": last,
         },
-        names=names,
+        names=codes.names,
+        accounts=tuple(accounts),
     )
-    return Model(**{**_fields(model), "tails": _calibrate(model, calibration, progress)})
+    return replace(model, tails=_calibrate(model, calibration, progress))
 
 
 def _bandwidth(points: FloatArray, settings: Settings) -> float:
@@ -117,17 +122,21 @@ def _bandwidth(points: FloatArray, settings: Settings) -> float:
 _COLUMNS = ("amounts", "categories", "merchants")
 
 
-def _fields(model: Model) -> dict[str, Any]:
-    return {name: getattr(model, name) for name in model.__dataclass_fields__}
-
-
-def _collect(transactions: Iterable[Transaction], names: dict[int, str]) -> dict[str, AccountHistory]:
+def _collect(
+    transactions: Iterable[Transaction],
+) -> tuple[dict[str, AccountHistory], Codes, tuple[float | None, float | None]]:
+    """Histories by account, codes of all names, and the times between which everything lies."""
     rows: dict[str, list[Transaction]] = {}
+    names: set[str] = set()
+    first, last = math.inf, -math.inf
     for transaction in transactions:
+        fault = unsound(transaction)
+        if fault:
+            raise FitError(f"a model is fitted on transactions only; {_named(transaction)}: {fault}")
         rows.setdefault(transaction.account, []).append(transaction)
-        for text in (transaction.category, transaction.merchant):
-            # Among 100,000 names one pair may share a 32-bit code; the two then count as one.
-            names.setdefault(code(text), text)
+        names |= {transaction.category, transaction.merchant}
+        first, last = min(first, transaction.time), max(last, transaction.time)
+    code = Codes.of(names)
     histories = {}
     for account, entries in rows.items():
         entries.sort(key=lambda t: t.time)
@@ -136,7 +145,11 @@ def _collect(transactions: Iterable[Transaction], names: dict[int, str]) -> dict
             np.array([code(t.category) for t in entries], np.uint32),
             np.array([code(t.merchant) for t in entries], np.uint32),
         )
-    return histories
+    return histories, code, (float(first), float(last)) if rows else (None, None)
+
+
+def _named(transaction: Any) -> str:
+    return f"transaction {getattr(transaction, 'id', None)!r} of account {getattr(transaction, 'account', None)!r}"
 
 
 def _fingerprint(histories: dict[str, AccountHistory], accounts: list[str]) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.writing import WriteError, write_whole
 
 # A cell that is a number, a list of them like "3 / 1 / 2", or nothing.
 _NUMBER = re.compile(r"[-+0-9.,%e/ ]*")
@@ -35,14 +35,11 @@ img {{ max-width: 100%; height: auto; }} .note {{ color: #555; }}
 
 def write_page(path: Path, title: str, parts: Sequence[str]) -> Path:
     """Write the page whole or not at all; returns its path."""
-    temporary = path.with_name(path.name + ".tmp")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary.write_text(_PAGE.format(title=html.escape(title), body="\n".join(parts)), encoding="utf-8")
-        temporary.replace(path)
     except OSError as error:
-        raise StreamCcsdError(f"cannot write the report to {path}: {error.strerror}") from error
-    return path
+        raise WriteError(path, error) from error
+    return write_whole(path, _PAGE.format(title=html.escape(title), body="\n".join(parts)))
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

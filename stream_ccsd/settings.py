@@ -3,12 +3,51 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from stream_ccsd.errors import StreamCcsdError
 
 Standardisation = Literal["causal", "history"]
 AlertOn = Literal["fused", "outcome", "habit", "divergence"]
+
+
+# Beyond 2**53 neighbouring whole numbers cannot be told apart. The other bounds are where formulas lose their meaning
+# or their digits, not where values become unwise.
+_FAR = 2.0**53
+_WHOLE = {
+    "window": (2, 512),
+    "local_history": (1, 4096),
+    "library_stride": (1, 1_000_000),
+    "neighbours": (1, 1_000_000),
+    "alert_cap": (0, 2**53),
+    "seed": (0, 2**63 - 1),
+}
+_NUMBERS = {
+    "sigma_x": (1e-6, 1e6),
+    "sigma_y": (1e-6, 1e6),
+    "sigma_u": (1e-4, 1e2),
+    "half_life": (1e-3, 1e9),
+    "habit_strength": (1e-9, 1e12),
+    "outcome_ridge": (1e-300, 1.0),
+    "mismatch": (0.0, 1.0),
+    "rarity_alpha": (0.0, 1e12),
+    "rarity_beta": (0.0, 100.0),
+    "rho_category": (1e-9, 1e9),
+    "rho_merchant": (1e-9, 1e9),
+    "eta_category": (1e-9, 1e9),
+    "eta_merchant": (1e-9, 1e9),
+    "gate_category": (1e-9, 1.0),
+    "gate_merchant": (1e-9, 1.0),
+    "holdout": (1e-9, 1.0 - 1e-9),
+    "tail_share": (1e-9, 1.0 - 1e-9),
+    "alert_rate": (1e-300, 1.0 - 1e-9),
+    "alert_margin": (0.0, _FAR),
+    "alert_cooldown": (0.0, _FAR),
+    "alert_interval": (1e-9, _FAR),
+    "grace": (0.0, _FAR),
+    "horizon": (0.0, _FAR),
+}
+_OPTIONAL = ("sigma_x", "sigma_y", "habit_strength", "horizon")
 
 
 class SettingsError(StreamCcsdError):
@@ -102,34 +141,25 @@ class Settings:
     # Order of events
     grace: float = 0.0
     """How far an event may lie behind its account's newest and still be processed, marked as late."""
+    horizon: float | None = None
+    """How far an event may lie ahead of the newest that was fitted on; None: a thousand times their span."""
 
     def __post_init__(self) -> None:
-        for name in ("window", "local_history", "library_stride", "neighbours", "alert_cap", "seed"):
+        for name, (low, high) in _WHOLE.items():
             value = getattr(self, name)
-            whole = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-            _require(whole, name, value, "a whole number, 0 or more")
+            whole = isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+            _require(whole, name, value, f"a whole number from {low} to {high}")
+        for name, (least, most) in _NUMBERS.items():
+            value = getattr(self, name)
+            optional = name in _OPTIONAL
+            number = isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most
+            wanted = f"a number from {least:g} to {most:g}" + (", or None" if optional else "")
+            _require(number or (optional and value is None), name, value, wanted)
         for name in ("divergence", "rarity", "attenuation", "decay", "boosts", "gates"):
             _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
-        _require(2 <= self.window <= 512, "window", self.window, "2 to 512")
-        _require(1 <= self.local_history <= 4096, "local_history", self.local_history, "1 to 4096")
-        for name in ("library_stride", "neighbours"):
-            _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        for name in ("sigma_x", "sigma_y", "habit_strength"):
-            value = getattr(self, name)
-            _require(value is None or 0 < value < float("inf"), name, value, "a positive number, or None")
-        for name in ("half_life", "sigma_u", "outcome_ridge", "alert_interval"):
-            _require(0 < getattr(self, name) < float("inf"), name, getattr(self, name), "a positive number")
-        for name in ("rho_category", "rho_merchant", "gate_category", "gate_merchant", "eta_category", "eta_merchant"):
-            _require(0 < getattr(self, name) < float("inf"), name, getattr(self, name), "a positive number")
-        for name in ("gate_category", "gate_merchant", "mismatch"):
-            _require(0 <= getattr(self, name) <= 1, name, getattr(self, name), "0 to 1")
-        for name in ("rarity_alpha", "rarity_beta", "alert_margin", "alert_cooldown", "alert_cap", "grace"):
-            _require(0 <= getattr(self, name) < float("inf"), name, getattr(self, name), "0 or more")
-        for name in ("holdout", "tail_share", "alert_rate"):
-            _require(0 < getattr(self, name) < 1, name, getattr(self, name), "between 0 and 1")
-        _require(self.standardise in ("causal", "history"), "standardise", self.standardise, "'causal' or 'history'")
-        choices = ("fused", "outcome", "habit", "divergence")
-        _require(self.alert_on in choices, "alert_on", self.alert_on, f"one of {', '.join(choices)}")
+        for name, choices in (("standardise", Standardisation), ("alert_on", AlertOn)):
+            known = get_args(choices)
+            _require(getattr(self, name) in known, name, getattr(self, name), f"one of {', '.join(known)}")
         _require(
             self.divergence or self.alert_on != "divergence", "alert_on", self.alert_on, "a score that is switched on"
         )
@@ -141,7 +171,9 @@ class Settings:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:
         """The inverse; an unknown name is an error, since it may be a misspelt one."""
-        unknown = set(values) - {f.name for f in fields(cls)}
+        if not isinstance(values, dict):
+            raise SettingsError(f"settings are names with values, got {values!r}")
+        unknown = {str(name) for name in values} - {f.name for f in fields(cls)}
         if unknown:
             raise SettingsError(f"unknown setting: {', '.join(sorted(unknown))}")
         return cls(**values)

@@ -44,8 +44,7 @@ def model(stream) -> Model:
 
 def with_settings(model: Model, **changes) -> Model:
     """The same library under other settings that need no new fit."""
-    fields = {name: getattr(model, name) for name in model.__dataclass_fields__}
-    return Model(**{**fields, "settings": replace(model.settings, **changes)})
+    return replace(model, settings=replace(model.settings, **changes))
 
 
 @pytest.fixture(scope="session")

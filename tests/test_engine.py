@@ -1,4 +1,6 @@
 from dataclasses import asdict, replace
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -164,7 +166,7 @@ def test_damaged_state_is_refused_and_kept_and_the_others_go_on(model, stream):
     bad, good = stream.transactions[0].account, stream.transactions[1].account
     damaged = engine.states[bad][:-1]
     engine.states[bad] = damaged
-    batch = [Transaction(a, 1e6, 5.0, "fuel", "m0001", f"new{i}") for i, a in enumerate([bad, good, bad])]
+    batch = [Transaction(a, 1e4, 5.0, "fuel", "m0001", f"new{i}") for i, a in enumerate([bad, good, bad])]
     first, second, third = engine.process_many(batch)
     assert (first.status, second.status, third.status) == ("damaged state", "scored", "damaged state")
     assert "checksum" in first.reason
@@ -182,12 +184,19 @@ def test_damaged_state_is_refused_and_kept_and_the_others_go_on(model, stream):
         {"account": ""},
         {"amount": "5"},
         {"merchant": None},
+        {"amount": None},
+        {"amount": Decimal("NaN")},
+        {"amount": Fraction(1, 3)},
+        {"amount": np.array([1.0, 2.0])},
+        {"time": np.array([])},
+        {"time": {}},
+        {"id": 7},
     ],
 )
 def test_transactions_made_by_hand_are_checked_at_the_door(model, change):
     good = Transaction("a", 1.0, 5.0, "fuel", "m0001", "1")
     engine = Engine(model)
-    first, bad, last = engine.process_many([good, replace(good, id="2", **change), replace(good, id="3")])
+    first, bad, last = engine.process_many([good, replace(good, **{"id": "2", **change}), replace(good, id="3")])
     assert (first.status, bad.status, last.status) == ("scored", "refused", "scored")
     assert bad.reason.startswith(next(iter(change)))
     assert set(engine.states) == {"a"}
@@ -299,6 +308,15 @@ def test_without_the_divergence_the_rest_is_the_same(model, stream, results):
         {"alert_rate": 0.0},
         {"half_life": 0.0},
         {"alert_on": "all"},
+        {"half_life": "abc"},
+        {"sigma_x": [1]},
+        {"sigma_x": 1e300},
+        {"sigma_u": 1e-300},
+        {"holdout": float("nan")},
+        {"alert_cap": 10**30},
+        {"seed": 1.5},
+        {"alert_on": ["fused"]},
+        {"horizon": -1.0},
     ],
 )
 def test_refuses_settings(values):

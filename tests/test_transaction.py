@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stream_ccsd.codes import Codes
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError, code, identity
+from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError, identity
 
 GOOD = {"account": "a", "time": 1, "amount": 2.5, "category": "food", "merchant": "m", "id": "x"}
 TRANSACTION = Transaction("a", 1.0, 2.5, "food", "m", "x")
@@ -148,4 +149,4 @@ def test_any_bytes_are_parsed_or_refused(raw):
 
 def test_codes_do_not_depend_on_the_process():
     """State and models outlive processes: these numbers must never change."""
-    assert (code("es_food"), code(""), identity("t0")) == (1029172818, 634351890, 14656211879191480286)
+    assert (Codes({})("es_food"), Codes({})(""), identity("t0")) == (1029172818, 634351890, 14656211879191480286)

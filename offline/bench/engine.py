@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,7 @@ from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
-from stream_ccsd.settings import Settings
-from stream_ccsd.transaction import Transaction, code
+from stream_ccsd.transaction import Transaction, text_hash
 
 Progress = Callable[[int, int], None]
 
@@ -149,8 +149,7 @@ def _engine_rates(model: Model, events: list[Transaction]) -> dict[str, Any]:
 
 
 def _without_divergence(model: Model) -> Model:
-    fields = {name: getattr(model, name) for name in model.__dataclass_fields__}
-    return Model(**{**fields, "settings": Settings(**{**model.settings.to_dict(), "divergence": False})})
+    return replace(model, settings=replace(model.settings, divergence=False))
 
 
 def _naive_rate(model: Model, events: list[Transaction]) -> float:
@@ -160,7 +159,7 @@ def _naive_rate(model: Model, events: list[Transaction]) -> float:
     seconds = 0.0
     for i, event in enumerate(events):
         rows = history.setdefault(event.account, [])
-        rows.append((event.amount, code(event.category), code(event.merchant)))
+        rows.append((event.amount, model.codes(event.category), model.codes(event.merchant)))
         if i in chosen:
             amounts, categories, merchants = (np.array(c) for c in zip(*rows, strict=True))
             start = time.perf_counter()
@@ -178,8 +177,8 @@ def _half_space_trees_rate(events: list[Transaction]) -> float:
         record = {
             "amount": min(e.amount / 1000.0, 1.0),
             "time": e.time / last,
-            "category": (code(e.category) % 1024) / 1024,
-            "merchant": (code(e.merchant) % 1024) / 1024,
+            "category": (text_hash(e.category, 4) % 1024) / 1024,
+            "merchant": (text_hash(e.merchant, 4) % 1024) / 1024,
         }
         trees.score_one(record)
         trees.learn_one(record)

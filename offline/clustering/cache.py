@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from time import perf_counter
@@ -13,6 +12,7 @@ from scipy.spatial.distance import squareform
 
 from offline.clustering.distances import Setting, matrices
 from stream_ccsd.numeric import FloatArray
+from stream_ccsd.writing import replacing
 
 # Raised when a distance changes its meaning, so that what was kept before is not taken for it.
 _VERSION = 1
@@ -45,9 +45,8 @@ class MatrixCache:
                 continue
             for _, matrix, seconds in _timed([setting], series):
                 place.parent.mkdir(parents=True, exist_ok=True)
-                temporary = place.with_name(f"{place.stem}.{os.getpid()}.tmp.npz")
-                np.savez(temporary, distances=squareform(matrix, checks=False), seconds=seconds)
-                temporary.replace(place)
+                with replacing(place) as temporary, temporary.open("wb") as file:
+                    np.savez(file, distances=squareform(matrix, checks=False), seconds=seconds)
                 yield setting, matrix, seconds
         yield from _timed(pending, series)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -12,10 +13,11 @@ import pyarrow.parquet as pq
 
 from replay.files import Reading, guess_schema, parse_record
 from replay.source import NEGATIVE, POSITIVE
+from stream_ccsd.codes import Codes
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.windows import AccountHistory
 from stream_ccsd.numeric import AnyArray
-from stream_ccsd.transaction import Refusal, Schema, Transaction, code
+from stream_ccsd.transaction import Refusal, Schema, Transaction
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,13 +61,18 @@ class LabelledData:
             rows.setdefault(transaction.account, []).append(i)
         return rows
 
+    @cached_property
+    def codes(self) -> Codes:
+        """Categories and merchants as numbers."""
+        return Codes.of(text for t in self.transactions for text in (t.category, t.merchant))
+
     def history(self, rows: list[int]) -> AccountHistory:
         """Some of the transactions as columns."""
         chosen = [self.transactions[i] for i in rows]
         return AccountHistory(
             np.array([t.amount for t in chosen]),
-            np.array([code(t.category) for t in chosen], np.uint32),
-            np.array([code(t.merchant) for t in chosen], np.uint32),
+            np.array([self.codes(t.category) for t in chosen], np.uint32),
+            np.array([self.codes(t.merchant) for t in chosen], np.uint32),
         )
 
 

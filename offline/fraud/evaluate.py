@@ -20,6 +20,7 @@ from offline.fraud.periods import run_periods
 from offline.fraud.stream import run_stream
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.settings import Settings
+from stream_ccsd.writing import write_whole
 
 Progress = Callable[[int, int], None]
 
@@ -128,9 +129,7 @@ def _run_apart(table: Path, job: dict[str, Any], place: Path) -> None:
 
 def _write(table: Path, job: dict[str, Any], place: Path) -> None:
     result = _run_job(LabelledData.load(table), job)
-    temporary = place.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_text(json.dumps(result), encoding="utf-8")
-    temporary.replace(place)
+    write_whole(place, json.dumps(result))
 
 
 def _key(data: LabelledData, job: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ import numpy as np
 from stream_ccsd.account import REGIMES
 from stream_ccsd.library.laws import shares
 from stream_ccsd.library.model import Model
-from stream_ccsd.transaction import Transaction, code
+from stream_ccsd.transaction import Transaction
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ def make_alert(
 def _reasons(model: Model, transaction: Transaction, out: Any) -> list[Reason]:
     """The parts of the outcome score, which add up to it, and how much more the account's habits say."""
     parts = {name: float(out[f"{name}_part"]) for name in ("merchant", "category", "amount", "constant")}
-    share = shares(model.laws, code(transaction.category), code(transaction.merchant))
+    share = shares(model.laws, model.codes(transaction.category), model.codes(transaction.merchant))
     merchant, category = repr(transaction.merchant), repr(transaction.category)
     # A merchant rarer than the kernel's allowance for mismatches says little: its category stands in for it.
     rare = share.merchant < model.laws.mismatch

@@ -19,6 +19,19 @@ def threshold_by_budget(rate: float) -> float:
     return float(-np.log(rate))
 
 
+def checked_threshold(threshold: float) -> float:
+    """A threshold that an engine can work with and a run can be resumed with.
+
+    Raises
+    ------
+    StreamCcsdError
+        If it is not a finite number.
+    """
+    if isinstance(threshold, bool) or not isinstance(threshold, int | float) or not np.isfinite(threshold):
+        raise StreamCcsdError(f"the alert threshold is a finite number (nats of rarity), got {threshold!r}")
+    return float(threshold)
+
+
 def threshold_by_f1(scores: ArrayLike, labels: ArrayLike) -> float:
     """The score at which "score or more" has the highest F1 against the labels (offline, on VAL).
 

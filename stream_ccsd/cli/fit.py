@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -53,12 +52,7 @@ def fit(
             until=until,
             progress=start("calibrating"),
         )
-    try:
-        found.model.save(model)
-        names = json.dumps(sorted(found.accounts), ensure_ascii=False)
-        (model / "fitted_accounts.json").write_text(names, encoding="utf-8")
-    except OSError as error:
-        raise StreamCcsdError(f"cannot write the model to {model}: {error.strerror}") from error
+    found.model.save(model)
     facts = {
         "model": found.model.version,
         "folder": str(model),

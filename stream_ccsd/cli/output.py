@@ -15,6 +15,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.writing import check_writable, write_whole
 
 JsonOption = Annotated[
     str | None,
@@ -48,11 +49,10 @@ def cache_folder() -> Path:
 
 def check_target(target: str | None) -> None:
     """Refuse a place for the result that cannot be written before hours of work, not after."""
-    if target is None or target == "-":
-        return
-    path = Path(target)
-    if not target or path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise StreamCcsdError(f"cannot write the result to {target!r}: name a file in a folder that exists")
+    if target is not None and target != "-":
+        if not target:
+            raise StreamCcsdError("cannot write to '': name a file for the result, or - for standard output")
+        check_writable(Path(target))
 
 
 def emit(result: dict[str, Any], target: str | None, show: Callable[[Console, dict[str, Any]], None]) -> None:
@@ -62,14 +62,7 @@ def emit(result: dict[str, Any], target: str | None, show: Callable[[Console, di
         return
     show(Console(), result)
     if target is not None:
-        path = Path(target)
-        # Written whole or not at all: a reader never sees half a result.
-        temporary = path.with_name(path.name + f".{os.getpid()}.tmp")
-        try:
-            temporary.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-            temporary.replace(path)
-        except OSError as error:
-            raise StreamCcsdError(f"cannot write the result to {path}: {error.strerror}") from error
+        write_whole(Path(target), json.dumps(result, indent=2) + "\n")
 
 
 def plain_table(title: str) -> Table:

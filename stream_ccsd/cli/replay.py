@@ -18,8 +18,8 @@ from stream_ccsd.errors import StreamCcsdError
 
 _SHOWN = 12
 
-# From, until, accounts, and the model whose own accounts are left out.
-_Wanted = tuple[float | None, float | None, str | None, Path | None]
+# From, until, accounts, and accounts that are left out.
+_Wanted = tuple[float | None, float | None, str | None, frozenset[str]]
 
 
 def replay(
@@ -74,10 +74,13 @@ def replay(
     """
     from replay.pace import Pace
     from replay.session import Session
+    from stream_ccsd.alert.threshold import checked_threshold
 
     check_target(json_target)
     if resume and state is None:
         raise StreamCcsdError("--resume needs --state: the file to go on with")
+    if threshold is not None:
+        checked_threshold(threshold)
     pace = Pace.parse(speed)
     console = Console(stderr=json_target == "-")
     if data is None:
@@ -104,7 +107,7 @@ def replay(
             threshold=threshold,
             set=settings,
         )
-        chosen: _Wanted = (start, until, accounts, None)
+        chosen: _Wanted = (start, until, accounts, frozenset())
         if data is None:
             sent = _simulated_source(customers, days, seed)
         else:
@@ -117,8 +120,9 @@ def replay(
 
             fitted, source = simulated_replay(customers, days, seed, chosen_settings(settings), begin("fitting"))
         else:
-            wanted: _Wanted = (start, until, accounts, model if unseen else None)
-            fitted, source = _from_file(data, model, columns, encoding, label, wanted, sort)
+            fitted = _loaded(data, model)
+            wanted: _Wanted = (start, until, accounts, frozenset(fitted.accounts) if unseen else frozenset())
+            source = _file(data, columns, encoding, label, wanted, sort)
         session = Session(source, fitted, out, state, resume, threshold)
         show = begin("replaying")
         with stoppable() as stop:
@@ -135,17 +139,15 @@ def replay(
         raise typer.Exit(DEAD_LETTERS)
 
 
-def _from_file(
-    data: Path, model: Path | None, columns: str, encoding: str | None, label: str | None, wanted: _Wanted, sort: bool
-) -> tuple[Any, Any]:
+def _loaded(data: Path, model: Path | None) -> Any:
     from stream_ccsd.library.model import Model
 
     if model is None:
         raise StreamCcsdError(
             f"replaying a file needs a model: stream-ccsd fit --data {data} --model model, then add --model model here"
         )
-    source = _file(data, columns, encoding, label, wanted, sort)
-    return Model.load(model), source
+    _check_file(data)
+    return Model.load(model)
 
 
 def _refuse(why: str, **options: Any) -> None:
@@ -158,13 +160,16 @@ def _refuse(why: str, **options: Any) -> None:
 def _file(data: Path, columns: str, encoding: str | None, label: str | None, wanted: _Wanted, sort: bool) -> Any:
     from replay.source import FileSource, SortedSource, Wanted
 
-    if not data.is_file():
-        raise StreamCcsdError(f"there is no file {data}")
-    start, until, accounts, fitted = wanted
-    without = frozenset() if fitted is None else fitted_accounts(fitted)
+    _check_file(data)
+    start, until, accounts, without = wanted
     chosen = Wanted(start, until, _account_names(accounts), without)
     source = FileSource(data, columns_schema(columns), label=label, encoding=encoding, wanted=chosen)
     return SortedSource(source) if sort else source
+
+
+def _check_file(data: Path) -> None:
+    if not data.is_file():
+        raise StreamCcsdError(f"there is no file {data}")
 
 
 def _simulated_source(customers: int, days: int, seed: int) -> Any:
@@ -173,17 +178,6 @@ def _simulated_source(customers: int, days: int, seed: int) -> Any:
 
     stream = simulate(accounts=customers, days=days, seed=seed)
     return ListSource(f"simulated stream, seed {seed}", stream.transactions, stream.fraud)
-
-
-def fitted_accounts(model: Path) -> frozenset[str]:
-    """The accounts that 'stream-ccsd fit' fitted a model on, from the list it leaves beside it."""
-    import json
-
-    path = model / "fitted_accounts.json"
-    try:
-        return frozenset(json.loads(path.read_text(encoding="utf-8")))
-    except (OSError, ValueError) as error:
-        raise StreamCcsdError(f"{path} cannot be read: --unseen works with models of 'stream-ccsd fit'") from error
 
 
 def _account_names(text: str | None) -> frozenset[str] | None:

@@ -1,16 +1,18 @@
 """A fitted model: everything the engine compares with, as a directory that several processes can share.
 
 ``model.json`` is for people and checks (settings, bandwidths, threshold, calibration, fingerprint, the other files'
-sizes and hashes); ``windows.arrow``, ``laws.arrow`` and ``names.arrow`` are Arrow files, memory-mapped on load.
+sizes and hashes); ``windows.arrow``, ``laws.arrow``, ``names.arrow`` and ``accounts.arrow`` (whom it was fitted on) are
+Arrow files, memory-mapped on load.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from stream_ccsd.codes import Codes
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.index import Index
 from stream_ccsd.library.laws import Laws
@@ -27,9 +30,11 @@ from stream_ccsd.numeric import AnyArray, read_only
 from stream_ccsd.settings import Settings, SettingsError
 
 FORMAT = "stream-ccsd model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _Part = TypeVar("_Part")
-_FILES = ("windows.arrow", "laws.arrow", "names.arrow")
+_FILES = ("windows.arrow", "laws.arrow", "names.arrow", "accounts.arrow")
+# How many times the span of its transactions a model is good for, unless settings say otherwise.
+_SPANS = 1000.0
 TAIL_NAMES = ("outcome", "habit", "divergence", "fused")
 
 
@@ -50,13 +55,34 @@ class Model:
     threshold: float
     fingerprint: str
     facts: dict[str, Any] = field(default_factory=dict)
-    names: dict[int, str] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict, repr=False)
+    accounts: tuple[str, ...] = field(default=(), repr=False)  # all it was fitted or calibrated on
 
     @cached_property
     def version(self) -> str:
         """A short name that changes with anything that can change a score or an alert."""
         described = json.dumps(self._description(), sort_keys=True).encode()
         return hashlib.blake2b(described, digest_size=6).hexdigest()
+
+    @cached_property
+    def codes(self) -> Codes:
+        """Categories and merchants as the model's arrays hold them."""
+        return Codes(self.names)
+
+    @property
+    def latest_time(self) -> float:
+        """No event of a stream that this model is for can be later than this: such a time is a mistake.
+
+        By default a thousand times as long after the newest transaction it was fitted on as those lie apart, or as far
+        from it as it is from 0, whichever is later. One mistaken time would make all that follows too late.
+        """
+        first, last = self.facts.get("first_time"), self.facts.get("last_time")
+        if first is None or last is None:
+            return math.inf
+        if self.settings.horizon is not None:
+            return float(last + self.settings.horizon)
+        reach = max(_SPANS * (last - first), abs(last))
+        return float(last + reach) if reach else math.inf
 
     def name(self, code: int) -> str:
         """The text behind a category or merchant code, as far as the model has seen it."""
@@ -70,7 +96,7 @@ class Model:
         ModelError
             If the place is taken by something that is not a model, or cannot be written.
         """
-        target = Path(directory)
+        target = Path(directory).resolve()  # of a link, the place it leads to: the link stays
         if target.exists() and not (target / "model.json").is_file():
             raise ModelError(f"{target} exists and is not a model: name another place")
         try:
@@ -116,12 +142,9 @@ class Model:
                 fingerprint=description["fingerprint"],
                 facts=description["facts"],
                 names=dict(
-                    zip(
-                        tables["names.arrow"]["code"].to_pylist(),
-                        tables["names.arrow"]["name"].to_pylist(),
-                        strict=True,
-                    )
+                    zip(tables["names.arrow"]["code"].to_pylist(), _texts(tables["names.arrow"]["name"]), strict=True)
                 ),
+                accounts=_texts(tables["accounts.arrow"]["account"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OSError, pa.ArrowException, SettingsError) as error:
             raise ModelError(f"{place} is not a complete model of this version: {error!r}. Fit it again.") from error
@@ -149,8 +172,22 @@ class Model:
 
     def _tables(self) -> dict[str, pa.Table]:
         codes = sorted(self.names)
-        names = pa.table({"code": pa.array(codes, pa.uint32()), "name": [self.names[c] for c in codes]})
-        return {"windows.arrow": _to_table(self.index), "laws.arrow": _to_table(self.laws), "names.arrow": names}
+        names = {"code": pa.array(codes, pa.uint32()), "name": _bytes(self.names[c] for c in codes)}
+        return {
+            "windows.arrow": _to_table(self.index),
+            "laws.arrow": _to_table(self.laws),
+            "names.arrow": pa.table(names),
+            "accounts.arrow": pa.table({"account": _bytes(self.accounts)}),
+        }
+
+
+def _bytes(texts: Iterable[str]) -> pa.Array:
+    """Texts made by hand may hold what is no UTF-8: as bytes they come back as they were."""
+    return pa.array([text.encode("utf-8", "surrogatepass") for text in texts], pa.binary())
+
+
+def _texts(column: pa.ChunkedArray) -> tuple[str, ...]:
+    return tuple(data.decode("utf-8", "surrogatepass") for data in column.to_pylist())
 
 
 def _read_description(place: Path) -> dict[str, Any]:
@@ -159,7 +196,7 @@ def _read_description(place: Path) -> dict[str, Any]:
         description = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(f"no model at {place}: there is no model.json. Make one with `fit`.") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from error
     if not isinstance(description, dict) or description.get("format") != FORMAT:
         raise ModelError(f"{path} does not describe a {FORMAT}")

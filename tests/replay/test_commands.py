@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from replay.files import read_transactions
 from replay.simulator import simulate
 from stream_ccsd.cli.main import app
+from stream_ccsd.library.model import Model
 
 runner = CliRunner()
 
@@ -69,7 +70,7 @@ def test_resumed_in_another_process_with_a_filter(place):
 
 
 def test_unseen_accounts_only(place):
-    fitted = set(json.loads((place / "m" / "fitted_accounts.json").read_text()))
+    fitted = set(Model.load(place / "m").accounts)
     accounts = set(pq.read_table(place / "out" / "scores.parquet")["account"].to_pylist())
     assert fitted
     assert accounts

@@ -5,15 +5,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from stream_ccsd.codes import Codes
 from stream_ccsd.engine import Engine
 from stream_ccsd.fitting import fit, score_histories
 from stream_ccsd.library.laws import build_laws, outcome_density
 from stream_ccsd.library.windows import AccountHistory, library_windows
 from stream_ccsd.settings import Settings
-from stream_ccsd.transaction import Transaction, code
+from stream_ccsd.transaction import Transaction
 from tests import naive
 from tests.conftest import SMALL
 
+code = Codes({})
 EXACT = {"rtol": 0, "atol": 1e-9}
 SWITCHES = ["rarity", "attenuation", "decay", "boosts", "gates"]
 
