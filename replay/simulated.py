@@ -75,7 +75,7 @@ def write_simulated(town: Town, path: Path, progress: Progress | None = None) ->
 def _writer(path: Path) -> Iterator[Callable[[pa.Table], None]]:
     """Something that takes tables and appends them to the file, which appears under its name when it is whole."""
     suffixes = "".join(path.suffixes[-2:]).lower()
-    writer: Any = None
+    writer: _TableFile | None = None
     if not suffixes.endswith((".parquet", ".csv", ".csv.gz")):
         raise StreamCcsdError(f"{path}: a simulated stream is written as .csv, .csv.gz or .parquet")
     with replacing(path) as place:
@@ -83,7 +83,7 @@ def _writer(path: Path) -> Iterator[Callable[[pa.Table], None]]:
         def write(table: pa.Table) -> None:
             nonlocal writer
             if writer is None:
-                writer = _open(place, suffixes, table.schema)
+                writer = _TableFile(place, suffixes, table.schema)
             writer.write_table(table)
 
         try:
@@ -93,23 +93,23 @@ def _writer(path: Path) -> Iterator[Callable[[pa.Table], None]]:
                 writer.close()
 
 
-def _open(path: Path, suffixes: str, schema: pa.Schema) -> Any:
-    if suffixes.endswith(".parquet"):
-        return pq.ParquetWriter(path, schema, compression="zstd")
-    sink = pa.output_stream(str(path), compression="gzip" if suffixes.endswith(".gz") else None)
-    return _ClosingCsv(sink, schema)
+class _TableFile:
+    """Tables into one file. It is opened here: Arrow takes no names that are not UTF-8, and leaves its sinks open."""
 
-
-class _ClosingCsv:
-    """Arrow's CSV writer leaves its sink open."""
-
-    def __init__(self, sink: Any, schema: pa.Schema) -> None:
-        self._sink = sink
-        self._writer = csv.CSVWriter(sink, schema, write_options=csv.WriteOptions(quoting_style="needed"))
+    def __init__(self, path: Path, suffixes: str, schema: pa.Schema) -> None:
+        self._open = [path.open("wb")]
+        self._writer: Any
+        if suffixes.endswith(".parquet"):
+            self._writer = pq.ParquetWriter(self._open[0], schema, compression="zstd")
+            return
+        if suffixes.endswith(".gz"):
+            self._open.append(pa.CompressedOutputStream(self._open[0], "gzip"))
+        self._writer = csv.CSVWriter(self._open[-1], schema, write_options=csv.WriteOptions(quoting_style="needed"))
 
     def write_table(self, table: pa.Table) -> None:
         self._writer.write_table(table)
 
     def close(self) -> None:
         self._writer.close()
-        self._sink.close()
+        for sink in reversed(self._open):
+            sink.close()

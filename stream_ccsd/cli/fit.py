@@ -24,7 +24,7 @@ def fit(
         str | None, typer.Option(help="Leave out accounts with a 1 in this column: fit on what is known to be normal.")
     ] = None,
     share: Annotated[float, typer.Option(help="Fit on so large a random share of the accounts (0 < s <= 1).")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of that share.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Of that share.", min=0, max=2**63 - 1)] = 0,
     until: Annotated[float | None, typer.Option(help="Use only what happened before this time.")] = None,
     settings: SettingsOption = None,
     json_target: JsonOption = None,
@@ -75,11 +75,11 @@ def _show(console: Console, facts: dict[str, Any]) -> None:
 
 def simulate(
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to: .csv, .csv.gz or .parquet.")],
-    customers: Annotated[int, typer.Option(help="How many.", min=1)] = 1000,
-    days: Annotated[int, typer.Option(help="How long.", min=1)] = 120,
+    customers: Annotated[int, typer.Option(help="How many.", min=1, max=10**9)] = 1000,
+    days: Annotated[int, typer.Option(help="How long.", min=1, max=100_000)] = 120,
     fraud_share: Annotated[float, typer.Option(help="Share of the customers that suffer fraud.", min=0, max=1)] = 0.05,
-    merchants: Annotated[int, typer.Option(help="How many.", min=10)] = 250,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same file.", min=0)] = 0,
+    merchants: Annotated[int, typer.Option(help="How many.", min=10, max=10**7)] = 250,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same file.", min=0, max=2**63 - 1)] = 0,
     json_target: JsonOption = None,
 ) -> None:
     """Write a simulated stream of any size to a file, with its labels (columns fraud and pattern), for load tests.

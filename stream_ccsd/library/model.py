@@ -106,7 +106,7 @@ class Model:
                 fresh.mkdir()
                 files = {}
                 for name, table in self._tables().items():
-                    with pa.OSFile(str(fresh / name), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+                    with (fresh / name).open("wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
                         writer.write_table(table, max_chunksize=max(1, len(table)))
                     files[name] = {"bytes": (fresh / name).stat().st_size, "sha256": _sha256(fresh / name)}
                 description = {**self._description(), "version": self.version, "files": files}

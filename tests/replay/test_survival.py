@@ -11,7 +11,8 @@ import time
 
 import pytest
 
-RUN = "import sys; from stream_ccsd.cli.main import run; sys.argv[0] = 'stream-ccsd'; run()"
+from tests.commands import RUN
+
 FILES = ("scores.parquet", "alerts.jsonl", "dead_letters.jsonl")
 
 

@@ -1,0 +1,189 @@
+"""Every command with whatever a person, a script or an enemy may give it. The test knows one rule only: it ends with an
+exit code and, if that is not 0, a sentence; never with an error that nobody thought of, never with half a file.
+
+Options and their values are read off the commands themselves, so a new command or option is tried from its first day.
+"""
+
+import os
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+import typer
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from replay.session import Session
+from replay.source import FileSource, ListSource, SortedSource
+from stream_ccsd.cli.main import _explained, app
+
+FAULT = 70
+
+HOSTILE = [
+    "",
+    " ",
+    "nan",
+    "inf",
+    "-inf",
+    "-1",
+    "0",
+    "1e400",
+    "9" * 400,
+    "\udcff",
+    "a\0b",
+    "=1",
+    "[/x]",
+    ":bomb:",
+    "$x_{$",
+]
+HOSTILE += [
+    "@",
+    "@none",
+    "a=b",
+    "a=b,c",
+    "none",
+    "..",
+    "/",
+    "x" * 300,
+    "é",
+    "true",
+    "2018-04-01",
+    "[",
+    "{}",
+    "null",
+    "\n",
+]
+NUMBERS = ["1", "2", "3.5", "10", "12", "0.5", "100"]
+
+# Where any value would make a command wait for hours or leave this machine.
+FIXED = {
+    "--speed": ["max", "1e9", "99999", "fast", "nanx", "", "1000000x"],
+    "--customers": ["10", "12", "0", "-1", "x", "1e3", str(10**30), str(10**9), "\udcff"],
+    "--days": ["10", "12", "0", "-1", "x", str(10**30)],
+    "--merchants": ["10", "50", "0", str(10**30)],
+    "--seeds": ["0", "", "x", "-1", "0,", "1e3"],
+    "--broker": ["kafka://127.0.0.1:1", "kafka://", "x", "", "kafka://a:99999999", "kafka://[::1]:1"],
+    "--to": ["kafka://127.0.0.1:1/t", "kafka://127.0.0.1:1", "x", "", "kafka://h/t/u"],
+    "--from": ["1", "nan", "inf", "x", "", "kafka://127.0.0.1:1/a", "kafka://", "2018-01-01"],
+    "--sizes": ["3", "2,3", "x", "", "1", "-1"],
+    "--length": ["5", "9", "0", "-1", "x"],
+    "--resume": [None],
+}
+# Benchmarks take minutes whatever they are given; their options are tried where they are tested.
+LEFT_OUT = {
+    ("bench", "engine"),
+    ("bench", "kafka"),
+    ("bench", "replay"),
+    ("evaluate", "clustering"),
+    ("bench", "pairwise"),
+}
+ALWAYS = {
+    ("worker",): ["--check"],
+    ("evaluate", "fraud"): ["--data", "good.csv", "--label", "pattern", "--no-cache"],
+    ("simulate",): ["--customers", "10", "--days", "2"],
+    ("replay",): ["--customers", "12"],
+}
+
+
+def commands(group=None, path=()):
+    """Every command of the tree with its options: name, option strings, and whether it is a flag."""
+    group = group or typer.main.get_command(app)
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from commands(command, (*path, name))
+        else:
+            options = [(p.opts[0], p.is_flag) for p in command.params if p.param_type_name == "option"]
+            yield (*path, name), options
+
+
+COMMANDS = {path: options for path, options in commands() if path not in LEFT_OUT}
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory, model, model_folder, stream, stream_file):
+    """Good files, models and states, and damaged copies of them."""
+    folder = tmp_path_factory.mktemp("fuzz")
+    rows = stream_file.read_text().splitlines(keepends=True)
+    (folder / "good.csv").write_text("".join(rows[:300]))
+    (folder / "bare.csv").write_text(
+        "account,time,amount,merchant\n" + "".join(f"a{i % 4},{i},{i},m\n" for i in range(60))
+    )
+    (folder / "empty.csv").write_text("")
+    (folder / "lines.jsonl").write_text('{"account":"a","time":1,"amount":2,"merchant":"m"}\nnull\n{\n')
+    source = FileSource(folder / "good.csv")
+    Session(source, model, folder / "out", folder / "state.db").run()
+    Session(SortedSource(FileSource(folder / "good.csv")), model, folder / "out", folder / "sorted.db").run()
+    Session(ListSource("x", stream.transactions[:50]), model, folder / "out", folder / "list.db").run()
+    (folder / "folder").mkdir()
+    (folder / "link").symlink_to(folder / "none")
+    (folder / "circle").symlink_to(folder / "circle")
+    chance = random.Random(3)
+    for name in ("good.csv", "state.db"):
+        for number in range(4):
+            data = bytearray((folder / name).read_bytes())
+            for _ in range(1 + 20 * number):
+                data[chance.randrange(len(data))] = chance.randrange(256)
+            copy = folder / f"damaged{number}{Path(name).suffix}"
+            copy.write_bytes(data[: chance.randrange(len(data))] if number == 3 else data)
+    for number, change in enumerate([b"[" * 100_000, b"{}", b"", None]):
+        copy = folder / f"model{number}"
+        model.save(copy)
+        if change is None:
+            (copy / "laws.arrow").unlink()
+        else:
+            (copy / "model.json").write_bytes(change)
+    model.save(folder / "model")
+    return folder
+
+
+# What "likely" fills in: with it, more examples come past the first check.
+LIKELY = {"--data": "good.csv", "--model": "model", "--state": "state.db", "--account": "c00001", "--out": "out"}
+
+
+@settings(
+    max_examples=int(os.environ.get("FUZZ", "150")),
+    derandomize="FUZZ" not in os.environ,
+    suppress_health_check=list(HealthCheck),
+)
+@given(data=st.data())
+def test_whatever_is_typed_ends_in_a_sentence(places, tmp_path_factory, data):
+    path = data.draw(st.sampled_from(sorted(COMMANDS)), label="command")
+    options = COMMANDS[path]
+    chosen = data.draw(st.lists(st.sampled_from(options), max_size=3, unique=True), label="options")
+    arguments = [*path, *ALWAYS.get(path, [])]
+    names = sorted(p.name for p in places.iterdir())
+    for name, is_flag in chosen:
+        arguments.append(name)
+        if not is_flag:
+            pool = FIXED.get(name) or [*names, "new.json", "c00001", "fraud", "json", *NUMBERS, *HOSTILE]
+            arguments.append(data.draw(st.sampled_from(pool), label=name))
+    if data.draw(st.sampled_from([True, True, True, False]), label="likely"):
+        known = {option for option, _ in options}
+        for name, value in LIKELY.items():
+            if name in known and name not in arguments and not (path == ("replay",) and name == "--state"):
+                arguments += [name, "fresh" if path == ("fit",) and name == "--model" else value]
+    work = tmp_path_factory.mktemp("work") / "copy"
+    shutil.copytree(places, work, symlinks=True)
+    before = Path.cwd()
+    os.chdir(work)
+    try:
+        done = CliRunner().invoke(app, arguments)
+    finally:
+        os.chdir(before)
+    error = done.exception
+    if error is not None and not isinstance(error, SystemExit):
+        said, code = _explained(error)
+        if code == FAULT:
+            raise AssertionError(f"{arguments}: {said}") from error
+        assert said.strip()
+    assert not [p.name for p in work.rglob("*.tmp")], arguments
+    shutil.rmtree(work)
+
+
+@pytest.mark.parametrize("path", sorted(set(COMMANDS) | LEFT_OUT), ids=" ".join)
+def test_help_is_rendered(path):
+    done = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "80", "TERM": "xterm", "FORCE_COLOR": "1"})
+    assert done.exit_code == 0, done.exception
+    assert "Usage" in done.output
