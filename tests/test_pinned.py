@@ -1,8 +1,8 @@
 """Scores and alerts as they were when they were last meant to change, on the simulator and on BankSim.
 
 Sums are compared to nine digits, not to the bit: another processor rounds some sums in another order. Which alerts
-there are is compared exactly. Whoever changes a score on purpose prints the new figures with ``python -m tests.test_pinned``
-(BankSim where ``STREAM_CCSD_DATA`` says so) and says in the commit why they are other ones.
+there are is compared exactly. Whoever changes a score on purpose prints the new figures with
+``python -m tests.test_pinned`` (BankSim where ``STREAM_CCSD_DATA`` says so) and says in the commit why they are others.
 """
 
 import hashlib

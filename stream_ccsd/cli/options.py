@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +14,22 @@ ColumnsOption = Annotated[
         metavar="MAP", help="Column mapping like account=user,time=when,category=none,id=none; by default guessed."
     ),
 ]
+
+
+def _known_encoding(name: str | None) -> str | None:
+    try:
+        if name is not None:
+            codecs.lookup(name)
+    except (LookupError, ValueError) as error:
+        raise typer.BadParameter(f"no text encoding is called {name!r}; utf-8 and latin-1 are") from error
+    return name
+
+
 EncodingOption = Annotated[
-    str | None, typer.Option(help="Text encoding of the file; by default UTF-8, or what its byte order mark says.")
+    str | None,
+    typer.Option(
+        help="Text encoding of the file; by default UTF-8, or what its byte order mark says.", callback=_known_encoding
+    ),
 ]
 SettingsOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the engine, like alert_rate=1e-4.")
