@@ -156,10 +156,11 @@ def _refuse(why: str, **options: Any) -> None:
 
 
 def _file(data: Path, columns: str, encoding: str | None, label: str | None, wanted: _Wanted, sort: bool) -> Any:
+    from replay.files import readable
     from replay.source import FileSource, SortedSource, Wanted
 
-    if not data.is_file():
-        raise StreamCcsdError(f"there is no file {data}")
+    with readable(data):  # said at once, before a model is loaded
+        pass
     start, until, accounts, fitted = wanted
     without = frozenset() if fitted is None else fitted_accounts(fitted)
     chosen = Wanted(start, until, _account_names(accounts), without)

@@ -108,7 +108,7 @@ HEADER = "account,time,amount,category,merchant,id,note\n"
 GOOD = [f"a{i % 3},{i},{10 + i},food,m{i % 4},x{i},fine\n" for i in range(40)]
 DAMAGE = {
     "a row cut short\n": "the row has 1 values",
-    'a1,41,5,food,"m1,y1,open quote\n': "the row has",
+    'a1,41,5,food,"m1,y1,open quote\n': "never closes",
     "a1,soon,5,food,m1,y2,\n": "time",
     "a1,41,lots,food,m1,y3,\n": "amount",
     "a1,41,nan,food,m1,y4,\n": "amount",

@@ -1,5 +1,6 @@
 import json
 import sqlite3
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,7 +13,7 @@ from offline.fraud.stream import score_stream
 from replay.explain import Explanation
 from replay.pace import Pace
 from replay.session import Session
-from replay.source import FileSource, ListSource, SortedSource, Wanted
+from replay.source import START, FileSource, ListSource, SortedSource, Wanted
 from replay.state import StateFile
 from replay.tally import OverTime
 from stream_ccsd.errors import StreamCcsdError
@@ -131,7 +132,7 @@ def test_two_replays_cannot_write_one_state(model, stream_file, tmp_path):
 
     def overtaken(self, harvest):
         sqlite3.connect(path).execute("SELECT 1")
-        self.position += 1  # as if the other one had gone further
+        self.reached = replace(self.reached, position=self.position + 1)  # as if the other one had gone further
         real(self, harvest)
 
     with pytest.MonkeyPatch.context() as patch:
@@ -205,7 +206,7 @@ def test_a_filtered_replay_is_that_of_the_filtered_file(model, stream, stream_fi
 
 def test_a_source_that_breaks_off_loses_nothing_before_it(model, stream, tmp_path):
     class Broken(ListSource):
-        def items(self, after=0):
+        def items(self, after=START):
             for item in super().items(after):
                 if item.position > 120:
                     raise StreamCcsdError("the file ends inside a row")
@@ -255,7 +256,7 @@ def test_a_paced_replay_is_the_same(whole, model, stream_file, tmp_path):
 def test_a_flipped_bit_in_a_stored_account_loses_no_transaction(whole, model, stream_file, tmp_path):
     path = tmp_path / "s.db"
     Session(FileSource(stream_file, label="pattern"), model, tmp_path, path).run(stop=StopAfter(1500), batch=50)
-    good, place = path.read_bytes(), StateFile.open(path).position
+    good = path.read_bytes()
     for table, column in (("states", "state"), ("scores", "rows")):
         path.write_bytes(good)
         with sqlite3.connect(path) as damage:
@@ -263,10 +264,10 @@ def test_a_flipped_bit_in_a_stored_account_loses_no_transaction(whole, model, st
             flipped = bytes([*blob[:40], blob[40] ^ 1, *blob[41:]])
             damage.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (flipped, key))
         damage.close()
+        damaged = path.read_bytes()
         with pytest.raises(StreamCcsdError, match="damaged"):
             Session(FileSource(stream_file, label="pattern"), model, tmp_path / "o", path, resume=True).run()
-        if table == "states":
-            assert StateFile.open(path).position < place + 2001
+        assert path.read_bytes() == damaged
     path.write_bytes(good)
     Session(FileSource(stream_file, label="pattern"), model, tmp_path, path, resume=True).run()
     assert contents(tmp_path) == whole[0]
