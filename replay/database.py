@@ -48,7 +48,7 @@ COLUMNS = {
 """What is in each table, besides the checksum of its rows."""
 
 _COMPANIONS = ("-wal", "-shm", "-journal")
-_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM)
+_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _IN_USE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _FORBIDDEN = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
 
@@ -191,9 +191,9 @@ def explained(path: Path) -> Iterator[None]:
     """SQLite's errors in words that say what to do."""
     try:
         yield
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:
         # The lowest byte is the kind of error, the others say more of it. Without a code it is Python that cannot read
-        # a value.
+        # what SQLite hands it.
         kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         if kind in _DISK:
             advice = "the disk is full or failing. What was recorded is whole; make room, then --resume"
