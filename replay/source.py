@@ -136,7 +136,7 @@ class Wanted:
         chosen += [f"without {len(self.without):,} known accounts"] if self.without else []
         text = f"none of the {count:,} transactions in {name} is chosen by {' '.join(chosen)}"
         wanted = sorted(self.accounts or ())[:_LOOKED_FOR]
-        near = {n for w in wanted if w not in accounts for n in difflib.get_close_matches(w, accounts, 2)}
+        near = {n for w in wanted if w not in accounts for n in difflib.get_close_matches(w, sorted(accounts), 2)}
         some = sorted(near) or sorted(accounts)[:_LOOKED_FOR]
         return text + (f"; there are accounts like {listed(some)}" if self.accounts is not None else "")
 

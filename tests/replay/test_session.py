@@ -1,14 +1,16 @@
 import json
 import sqlite3
 from dataclasses import replace
+from decimal import Decimal
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from offline.fraud.data import LabelledData
+from offline.fraud.data import LabelledData, load_labelled
 from offline.fraud.stream import score_stream
 from replay.explain import Explanation
 from replay.pace import Pace
@@ -305,11 +307,73 @@ def test_a_missing_label_column_is_said(model, stream_file, tmp_path):
         Session(FileSource(stream_file, label="frod"), model, tmp_path).run()
 
 
-@pytest.mark.parametrize(("text", "label"), [("FALSE", ""), ("nan", ""), ("TRUE", "fraud"), ("burst", "burst")])
-def test_what_counts_as_a_label(tmp_path, text, label):
+NO, YES = ("0", "0.00", "-0.0", "+0", ".0", "0e3", "FALSE", "No"), ("1", "1.0", "1.00", "+1", "01", "TRUE", "y")
+LABELS = {
+    **dict.fromkeys(NO, ""),
+    **dict.fromkeys(YES, "fraud"),
+    "nan": "",
+    "": "",
+    "burst": "burst",
+    "1e-999": "1e-999",
+}
+
+
+@pytest.mark.parametrize("text", LABELS)
+def test_what_counts_as_a_label(tmp_path, text):
     path = tmp_path / "t.csv"
     path.write_text(f"account,time,amount,merchant,why\na,1,2,m,{text}\n")
-    assert [item.label for item in FileSource(path, label="why").items()] == [label]
+    assert [item.label for item in FileSource(path, label="why").items()] == [LABELS[text]]
+    if text in NO + YES:
+        assert load_labelled(path, label="why").fraud.tolist() == [text in YES]
+    else:
+        with pytest.raises(StreamCcsdError, match="a label must be 0 or 1"):
+            load_labelled(path, label="why")
+
+
+@pytest.mark.parametrize(
+    ("values", "label"),
+    [
+        ([0, 0], ""),
+        ([0.0, -0.0], ""),
+        ([Decimal("0.00"), Decimal("0.00")], ""),
+        ([False, None], ""),
+        ([Decimal("1.00"), Decimal("1.00")], "fraud"),
+        ([True, True], "fraud"),
+        ([["a"], []], "a list"),
+    ],
+)
+def test_labels_that_are_no_text(tmp_path, values, label):
+    path = tmp_path / "t.parquet"
+    columns = {"account": ["a", "b"], "time": [1, 2], "amount": [1, 2], "merchant": ["m", "m"]}
+    pq.write_table(pa.table({**columns, "why": values}), path)
+    assert [item.label for item in FileSource(path, label="why").items()] == [label, label]
+
+
+def test_a_label_in_another_encoding_can_be_stored(model, tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_bytes(b"account,time,amount,merchant,why\na,1,2,m,caf\xe9\n")
+    Session(FileSource(path, label="why"), model, tmp_path).run()
+    assert pq.read_table(tmp_path / "scores.parquet")["label"].to_pylist() == ["caf\\udce9"]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_time_that_is_none_is_refused_by_its_option(value):
+    for option in ("start", "until"):
+        with pytest.raises(StreamCcsdError, match=f"--{'from' if option == 'start' else option} must be a finite time"):
+            Wanted(**{option: value})
+
+
+def test_a_choice_of_nothing_is_said(stream_file, stream, tmp_path):
+    name = stream.transactions[0].account
+    near = name + "x"
+    for wanted, message in (
+        (Wanted(accounts=frozenset({near})), f"chosen by --accounts .*; there are accounts like {name}"),
+        (Wanted(accounts=frozenset()), "is chosen by --accounts"),
+        (Wanted(start=1e9, until=2e9), r"is chosen by --from 1e\+09 --until 2e\+09$"),
+        (Wanted(without=frozenset(t.account for t in stream.transactions)), "without 40 known accounts"),
+    ):
+        with pytest.raises(StreamCcsdError, match=message):
+            list(FileSource(stream_file, wanted=wanted).items())
 
 
 def test_a_folder_that_cannot_be_written_is_said(model, stream, tmp_path):
