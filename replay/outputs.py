@@ -119,12 +119,14 @@ class OutputFiles:
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except (OSError, StreamCcsdError) as error:
+        except StreamCcsdError as error:
             self._give_up(error)
-            if isinstance(error, StreamCcsdError):
-                raise
+            raise
+        except (OSError, ValueError) as error:  # the latter of a name with a zero byte
+            self._give_up(error)
+            reason = getattr(error, "strerror", None) or error
             raise StreamCcsdError(
-                f"cannot write to {self.folder}: {error.strerror or error}. Make room, or name another --out"
+                f"cannot write to {self.folder}: {reason}. Make room, or name another --out"
             ) from error
 
 

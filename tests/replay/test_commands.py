@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from replay.files import read_transactions
 from replay.simulator import simulate
 from stream_ccsd.cli.main import app
+from stream_ccsd.errors import StreamCcsdError
 
 runner = CliRunner()
 
@@ -140,6 +141,23 @@ def test_a_file_with_every_kind_of_damage(model_folder, tmp_path):
         reasons[letter["raw"] + "\n"] = f"{letter['reason']} {letter['field']}"
     for row, reason in DAMAGE.items():
         assert reason in reasons[row], row
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--from", "nan"], "--from must be a finite time"),
+        (["--until", "inf"], "--until must be a finite time"),
+        (["--accounts", "nobody"], "is chosen by --accounts nobody; there are accounts like a0, a1, a2"),
+    ],
+)
+def test_a_choice_that_cannot_be_meant(model_folder, tmp_path, options, message):
+    path = tmp_path / "good.csv"
+    path.write_text(HEADER + "".join(GOOD))
+    arguments = ["replay", "--data", path, "--model", model_folder, "--out", tmp_path / "out", *options]
+    done = runner.invoke(app, [str(a) for a in arguments])
+    assert isinstance(done.exception, StreamCcsdError)
+    assert message in str(done.exception)
 
 
 def test_another_encoding_can_be_named(model_folder, tmp_path):

@@ -311,6 +311,8 @@ def test_outputs_are_whole_or_as_they_were(tmp_path):
     with pytest.raises(StreamCcsdError, match="cannot write"):
         OutputFiles(tmp_path, "m", live=False).close()
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(FILES)
+    with pytest.raises(StreamCcsdError, match="cannot write"):
+        OutputFiles(tmp_path / "zero\0byte", "m")
 
 
 def test_scores_of_nothing_have_their_columns(model, tmp_path):
