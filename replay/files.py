@@ -17,7 +17,7 @@ from typing import IO, Any
 
 import pyarrow as pa
 
-from replay.lines import LONGEST, GrowingFile, Lines
+from replay.lines import LONGEST, GrowingFile, Lines, is_growing
 from replay.parquet import parquet_rows
 from replay.quoting import csv_records
 from stream_ccsd.errors import StreamCcsdError
@@ -110,7 +110,7 @@ class Reading:
             yield io.TextIOWrapper(buffered, encoding=encoding, errors="surrogateescape", newline="")
 
     def _csv(self) -> Iterator[Row]:
-        records = csv_records(self._text)
+        records = csv_records(self._text, lambda: self._suffixes[-1] not in _OPENERS and is_growing(self.path))
         first = next((record for record in records if record.raw.strip()), None)
         if first is None:
             return

@@ -6,14 +6,22 @@ import io
 import os
 import time
 import zlib
+from pathlib import Path
 from typing import IO, Any
 
 LONGEST = 1 << 20
 """Longest record in characters; what is longer is damage, not data."""
 
+LOOK_AGAIN = 0.05
+"""Seconds between two looks at a file that may grow."""
+
 # A file that was changed so many seconds ago may still be being written.
 _PATIENCE = 1.0
-_LOOK_AGAIN = 0.05
+
+
+def is_growing(file: Path | int) -> bool:
+    """Whether somebody may still be writing to a file: it was changed within the last second."""
+    return abs(time.time() - os.stat(file).st_mtime) < _PATIENCE
 
 
 class GrowingFile(io.RawIOBase):
@@ -32,14 +40,11 @@ class GrowingFile(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         """As of any raw file; see the class for the end."""
-        while not (count := self._file.readinto(buffer)) and self._last != b"\n" and self._is_recent():
-            time.sleep(_LOOK_AGAIN)
+        while not (count := self._file.readinto(buffer)) and self._last != b"\n" and is_growing(self._file.fileno()):
+            time.sleep(LOOK_AGAIN)
         if count:
             self._last = bytes(buffer[count - 1 : count])
         return count or 0
-
-    def _is_recent(self) -> bool:
-        return abs(time.time() - os.fstat(self._file.fileno()).st_mtime) < _PATIENCE
 
 
 class Lines:

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import csv
 import re
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import IO
 
-from replay.lines import LONGEST, Lines, chained
+from replay.lines import LONGEST, LOOK_AGAIN, Lines, chained
 
 OpenText = Callable[[], AbstractContextManager[IO[str]]]
 
@@ -39,14 +40,17 @@ class Record:
     left_out: int = 0  # a checksum of what ``raw`` does not show
 
 
-def csv_records(open_text: OpenText) -> Iterator[Record]:
-    """Every record of a file but the empty ones, the header among them."""
+def csv_records(open_text: OpenText, may_grow: Callable[[], bool] = lambda: False) -> Iterator[Record]:
+    """Every record of a file but the empty ones, the header among them.
+
+    A quote that never closes is waited for while the file may grow: the rest of its field may be on its way.
+    """
     with open_text() as file:
         quote = quote_of(file.read(_LOOKED_AT))
     behind: int | None = 0
     while behind is not None:
         with open_text() as file:
-            behind = yield from _Records(file, quote, behind).all()
+            behind = yield from _Records(file, quote, behind, may_grow).all()
 
 
 def quote_of(sample: str) -> str:
@@ -79,8 +83,8 @@ class _TooLongError(Exception):
 class _Records:
     """Reads records with the standard library's reader, which takes its lines from here."""
 
-    def __init__(self, file: IO[str], quote: str, behind: int) -> None:
-        self._lines, self._quote = Lines(file), quote
+    def __init__(self, file: IO[str], quote: str, behind: int, may_grow: Callable[[], bool]) -> None:
+        self._lines, self._quote, self._may_grow = Lines(file), quote, may_grow
         self._lines.skip(behind)
         self._kept: list[str] = []  # the lines of the record at hand
         self._size = 0
@@ -101,7 +105,7 @@ class _Records:
         return piece
 
     def all(self) -> Generator[Record, None, int | None]:
-        """Records in order; returns the line of a quote that never closes, behind which to begin again."""
+        """Records in order; returns the line behind which to begin again, because of a quote that never closes."""
         reader = csv.reader(self, quotechar=self._quote)
         while True:
             self._kept, self._size = [], 0
@@ -116,6 +120,9 @@ class _Records:
                 values, problem = [], f"not a row of values: {error}"
                 stray, left_out = self._leave(line)
             if stray is not None:
+                if self._may_grow():
+                    time.sleep(LOOK_AGAIN)
+                    return line - 1
                 raw, is_last = "".join(self._kept[: stray - line + 1]), self._lines.number == stray
                 yield Record(line, [], _stripped(raw), "a quoted field that never closes", not is_last, left_out)
                 return stray

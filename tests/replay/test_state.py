@@ -201,6 +201,23 @@ def test_a_last_line_that_is_not_whole_is_read_again(some, model, tmp_path, orde
     assert found == whole
 
 
+@pytest.mark.parametrize(
+    ("order", "later"),
+    [
+        (FileSource, "b,2,m,1234\n"),  # 12 was not all of the amount
+        (lambda path: SortedSource(FileSource(path)), "b,2,m,12\nc,0,m,5\n"),  # its place is before what was read
+    ],
+)
+def test_what_cannot_be_gone_on_with_is_said(model, tmp_path, order, later):
+    data, begin = tmp_path / "d.csv", "account,time,merchant,amount\na,1,m,2\n"
+    data.write_text(begin + "b,2,m,12")
+    os.utime(data, (0, 0))
+    go_on(tmp_path / "s.db", order(data), model, tmp_path / "out")
+    data.write_text(begin + later)
+    with pytest.raises(StreamCcsdError, match="has changed within the 2 records"):
+        go_on(tmp_path / "s.db", order(data), model, tmp_path / "out")
+
+
 def test_a_quoted_field_that_is_still_open_at_the_end_is_read_again(model, tmp_path):
     path, data = tmp_path / "s.db", tmp_path / "d.csv"
     text = 'account,time,amount,merchant,memo\na,1,2,m,x\nb,2,3,m,"two\nlines"\n'
@@ -212,18 +229,23 @@ def test_a_quoted_field_that_is_still_open_at_the_end_is_read_again(model, tmp_p
     assert pq.read_table(tmp_path / "out" / "scores.parquet")["account"].to_pylist() == ["a", "b"]
 
 
-def test_a_line_that_is_being_written_is_waited_for(tmp_path):
+@pytest.mark.parametrize(
+    ("now", "later"),
+    [("b,x,2,12", "34,m\n"), ('b,"forwarded:\nvictim,x,0,99999,m\n', 'end",2,1234,m\n')],
+    ids=["line", "quoted field"],
+)
+def test_what_is_being_written_is_waited_for(tmp_path, now, later):
     data = tmp_path / "d.csv"
-    data.write_text("account,time,amount,merchant\na,1,2,m\nb,2,12")
+    data.write_text("account,memo,time,amount,merchant\na,,1,2,m\n" + now)
 
     def write_on():
         with data.open("a") as file:
-            file.write("34,m\n")
+            file.write(later)
 
-    later = threading.Timer(0.3, write_on)
-    later.start()
+    writer = threading.Timer(0.3, write_on)
+    writer.start()
     assert [item.found.amount for item in FileSource(data).items()] == [2.0, 1234.0]
-    later.join()
+    writer.join()
 
 
 @pytest.mark.parametrize("name", ["x" * 300, "a\0b", "folder", "pipe", "loop", "gone/s.db", "file/s.db", "/proc/s.db"])
@@ -313,6 +335,14 @@ def test_outputs_are_whole_or_as_they_were(tmp_path):
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted(FILES)
     with pytest.raises(StreamCcsdError, match="cannot write"):
         OutputFiles(tmp_path / "zero\0byte", "m")
+
+
+def test_a_pipe_nobody_reads_any_more_is_said(some, model, tmp_path):
+    os.mkfifo(tmp_path / "alerts.jsonl")
+    threading.Thread(target=lambda: (tmp_path / "alerts.jsonl").open("rb").close(), daemon=True).start()
+    with pytest.raises(StreamCcsdError, match="cannot write to"):
+        Session(FileSource(some), model, tmp_path, threshold=0.0).run(batch=40)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["alerts.jsonl", "dead_letters.jsonl"]
 
 
 def test_scores_of_nothing_have_their_columns(model, tmp_path):
