@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import csv
 import gzip
 import io
 import json
 import lzma
-import re
+import stat
 import zlib
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from replay.lines import LONGEST, GrowingFile, Lines, is_growing
+from replay.parquet import parquet_rows
+from replay.quoting import csv_records
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError
 
@@ -28,10 +30,10 @@ _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 _JSON_LINES = (".jsonl", ".ndjson")
 # Longest raw record that a dead letter keeps; what is longer is damage, not data.
 _MAX_RAW = 10_000
-# Most lines that one quoted field may run over.
-_MAX_LINES = 20
-# Lines looked at to see how fields are quoted.
-_LOOKED_AT = 50
+# Most names in a message, and most characters of one.
+_NAMED = 30
+# What damage below the rows looks like. A ValueError is a name with a zero byte, an unknown codec's, or one of Arrow's.
+_UNREADABLE = (OSError, EOFError, lzma.LZMAError, zlib.error, ValueError, LookupError, OverflowError, pa.ArrowException)
 # In the order they are tried: the longer marks begin with the shorter ones.
 _BYTE_ORDER_MARKS = (
     (b"\xff\xfe\x00\x00", "utf-32"),
@@ -50,6 +52,8 @@ class Row:
     raw: str
     problem: str | None = None
     is_table: bool = True  # every row has the same columns; lines of JSON may differ
+    is_ended: bool = True  # a line end closes it: nothing of it can follow when the file grows
+    left_out: int = 0  # a checksum of what ``raw`` does not show
 
     def refusal(self) -> Refusal:
         """Of a row without values."""
@@ -62,49 +66,119 @@ class Reading:
     def __init__(self, path: Path, encoding: str | None = None) -> None:
         self.path, self.encoding = path, encoding
         self.share = 0.0
+        self._suffixes = [s.lower() for s in path.suffixes]
+        self._kind = next((s for s in reversed(self._suffixes) if s not in _OPENERS), "")
+        self._passed: Callable[[], float] = lambda: 0.0
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether rows may be added behind the ones that are there; a Parquet file can only be written anew."""
+        return self._kind != ".parquet"
 
     def rows(self) -> Iterator[Row]:
         """Every row, in the order of the file. Damage stays in its row.
 
+        A last line without a line end is waited for as long as the file grows, and then read as it is.
+
         Raises
         ------
         StreamCcsdError
-            If the file cannot be read, breaks off inside its compression, is empty, or has no known format.
+            If the file cannot be read, breaks off inside its compression, is empty, has no known format, or two columns
+            of one name.
         """
-        suffixes = [s.lower() for s in self.path.suffixes]
-        kind = next((s for s in reversed(suffixes) if s not in _OPENERS), "")
-        if kind not in (".csv", ".parquet", *_JSON_LINES):
+        kinds = {".csv": self._csv, ".parquet": self._parquet, **dict.fromkeys(_JSON_LINES, self._json_lines)}
+        if self._kind not in kinds:
             raise StreamCcsdError(f"{self.path}: unknown format; .csv, .jsonl (also .gz, .xz) and .parquet are read")
         found = False
-        try:
-            rows = self._parquet() if kind == ".parquet" else self._text(suffixes[-1], kind)
-            for row in rows:
+        with readable(self.path):
+            for row in kinds[self._kind]():
                 found = True
+                self.share = self._passed()
                 yield row
-        except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeError, pa.ArrowException, LookupError) as error:
-            raise StreamCcsdError(f"{self.path} cannot be read: {error}") from error
         if not found:
             raise StreamCcsdError(f"{self.path} holds no transaction: it is empty, or has a header only")
 
-    def _text(self, suffix: str, kind: str) -> Iterator[Row]:
-        size = max(1, self.path.stat().st_size)
-        with self.path.open("rb") as raw:
-            binary = _OPENERS[suffix](raw, "rb") if suffix in _OPENERS else raw
-            buffered = io.BufferedReader(binary)
+    @contextmanager
+    def _text(self) -> Iterator[IO[str]]:
+        suffix = self._suffixes[-1]
+        with self.path.open("rb", buffering=0) as file:
+            size = max(1, self.path.stat().st_size)
+            self._passed = lambda: min(1.0, file.tell() / size)
+            binary = _OPENERS[suffix](file, "rb") if suffix in _OPENERS else GrowingFile(file)
+            buffered = io.BufferedReader(binary, 1 << 16)
             encoding = self.encoding or _guess_encoding(buffered.peek(4)[:4])
-            text = io.TextIOWrapper(buffered, encoding=encoding, errors="surrogateescape", newline="")
-            for row in _csv(text) if kind == ".csv" else _json_lines(text):
-                self.share = min(1.0, raw.tell() / size)
-                yield row
+            yield io.TextIOWrapper(buffered, encoding=encoding, errors="surrogateescape", newline="")
+
+    def _csv(self) -> Iterator[Row]:
+        records = csv_records(self._text, lambda: self._suffixes[-1] not in _OPENERS and is_growing(self.path))
+        first = next((record for record in records if record.raw.strip()), None)
+        if first is None:
+            return
+        if first.problem:
+            raise StreamCcsdError(f"{self.path}: the first line is no header but {first.problem}")
+        header = first.values
+        self._check_names(header)
+        for record in records:
+            problem = record.problem
+            if problem is None and len(record.values) != len(header):
+                problem = f"the row has {len(record.values)} values, the header {len(header)}"
+            values = dict(zip(header, record.values, strict=True)) if problem is None else None
+            yield Row(str(record.line), values, record.raw, problem, True, record.is_ended, record.left_out)
+
+    def _json_lines(self) -> Iterator[Row]:
+        with self._text() as file:
+            lines = Lines(file)
+            while line := lines.read():
+                if not line.strip():
+                    continue
+                number, left_out = str(lines.number), lines.skip_line()
+                record, problem = _json_object(line)
+                yield Row(number, record, line.rstrip("\r\n"), problem, False, lines.is_whole, left_out)
 
     def _parquet(self) -> Iterator[Row]:
-        file = pq.ParquetFile(self.path)
-        total, number = max(1, file.metadata.num_rows), 0
-        for batch in file.iter_batches():
-            for record in batch.to_pylist():
+        with self.path.open("rb") as file:
+            names, total, rows = parquet_rows(file)
+            self._check_names(names)
+            number = 0
+            self._passed = lambda: min(1.0, number / max(1, total))
+            for values in rows:
                 number += 1
-                self.share = number / total
-                yield Row(str(number), record, "")
+                yield Row(str(number), values, "")
+
+    def _check_names(self, names: list[str]) -> None:
+        """Columns without a name may be many: nothing can ask for them."""
+        twice = [name for name, count in Counter(names).items() if count > 1 and name]
+        if twice:
+            raise StreamCcsdError(f"{self.path} has two columns named {listed(twice)}: give each a name of its own")
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """What can go wrong with a file that is read inside, in a sentence.
+
+    Raises
+    ------
+    StreamCcsdError
+        If it is no plain file, or anything below the rows fails.
+    """
+    try:
+        kind = path.stat().st_mode
+        if stat.S_ISDIR(kind):
+            raise StreamCcsdError(f"{path} is a folder: name a file in it")
+        if not stat.S_ISREG(kind):
+            raise StreamCcsdError(f"{path} is a pipe or a device, which cannot be read twice: write it to a file")
+        yield
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise StreamCcsdError(f"there is no file {path}") from error
+    except _UNREADABLE as error:
+        raise StreamCcsdError(f"{path} cannot be read: {error}") from error
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names for a message, however many, long or odd they are."""
+    names = list(names)
+    shown = [n if n.isprintable() and len(n) <= _NAMED else repr(n[:_NAMED]) for n in names[:_NAMED]]
+    return ", ".join(shown) + (f" and {len(names) - _NAMED:,} more" if len(names) > _NAMED else "")
 
 
 def read_transactions(
@@ -138,7 +212,7 @@ def parsed_rows(reading: Reading, schema: Schema | None = None) -> Iterator[tupl
             chosen = schema or guess_schema(list(row.values))
             missing = [c for c in chosen.columns.values() if c not in row.values]
             if missing and row.is_table:
-                names = f"{', '.join(missing)}: it has {', '.join(row.values)}"
+                names = f"{listed(missing)}: it has {listed(row.values)}"
                 raise StreamCcsdError(f"{reading.path} has no column named {names}. Map the columns with --columns.")
         yield row, parse_record(chosen, row.values, row.line)
 
@@ -169,77 +243,20 @@ def _guess_encoding(start: bytes) -> str:
     return next((name for mark, name in _BYTE_ORDER_MARKS if start.startswith(mark)), "utf-8-sig")
 
 
-def _csv(file: IO[str]) -> Iterator[Row]:
-    number, first = 1, file.readline()
-    while first and not first.strip():
-        number, first = number + 1, file.readline()
-    waiting = deque(line for line in (file.readline() for _ in range(_LOOKED_AT)) if line)
-    quote = _quote_of(waiting)
-    header = next(csv.reader([first], quotechar=quote), [])
-    while line := waiting.popleft() if waiting else file.readline():
-        number += 1
-        text, extra = line, 0
-        if line.count(quote) % 2:  # perhaps a field that goes on in the next line
-            text, extra = _joined(line, waiting, file, quote, len(header))
-        raw = text.rstrip("\r\n")
-        try:
-            row = next(csv.reader([raw] if not extra else raw.splitlines(keepends=True), quotechar=quote), [])
-        except csv.Error as error:  # a field beyond all bounds
-            yield Row(str(number), None, raw, f"not a row of values: {error}")
-            continue
-        if row and len(row) == len(header):
-            yield Row(str(number), dict(zip(header, row, strict=True)), raw)
-        elif row:
-            yield Row(str(number), None, raw, f"the row has {len(row)} values, the header {len(header)}")
-        number += extra
-
-
-def _joined(line: str, waiting: deque[str], file: IO[str], quote: str, width: int) -> tuple[str, int]:
-    """The line with those that its quoted field runs over, and how many; alone where no such field ever closes.
-
-    Lines that were looked at in vain wait for their own turn: a stray quote must not swallow good rows.
-    """
-    lines = [line]
-    for _ in range(_MAX_LINES):
-        try:
-            if len(next(csv.reader(lines, quotechar=quote, strict=True))) == width:
-                return "".join(lines), len(lines) - 1
-        except (csv.Error, StopIteration):
-            pass
-        following = waiting.popleft() if waiting else file.readline()
-        if not following:
-            break
-        lines.append(following)
-        if _is_row(following, quote, width):  # a good row of its own: the quote before it was a stray one
-            break
-    waiting.extendleft(reversed(lines[1:]))
-    return line, 0
-
-
-def _is_row(line: str, quote: str, width: int) -> bool:
+def _json_object(line: str) -> tuple[dict[str, Any] | None, str | None]:
+    """The object in a line, or what is wrong with it."""
+    if len(line) > LONGEST:
+        return None, f"more than {LONGEST:,} characters"
     try:
-        return len(next(csv.reader([line], quotechar=quote, strict=True), [])) == width
-    except csv.Error:
-        return False
+        record = json.loads(line, object_pairs_hook=_unrepeated)
+    except (ValueError, RecursionError) as error:
+        return None, f"not valid JSON: {error}"
+    return (record, None) if isinstance(record, dict) else (None, "expected a JSON object with named fields")
 
 
-def _quote_of(lines: Iterable[str]) -> str:
-    """BankSim quotes with apostrophes, everybody else with quotation marks: whichever encloses more whole fields."""
-    counts = {q: sum(len(re.findall(rf"(?:^|,){q}[^{q}]*{q}(?=,|\s*$)", line)) for line in lines) for q in "'\""}
-    return "'" if counts["'"] > counts['"'] else '"'
-
-
-def _json_lines(file: IO[str]) -> Iterator[Row]:
-    for number, line in enumerate(file, start=1):
-        if not line.strip():
-            continue
-        raw = line.rstrip("\r\n")
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            yield Row(str(number), None, raw, f"not valid JSON: {error}", is_table=False)
-            continue
-        if isinstance(record, dict):
-            yield Row(str(number), record, raw, is_table=False)
-        else:
-            yield Row(str(number), None, raw, "expected a JSON object with named fields", is_table=False)
+def _unrepeated(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    record = dict(pairs)
+    if len(record) < len(pairs):
+        twice = Counter(name for name, _ in pairs).most_common(1)[0][0]
+        raise ValueError(f"the name {listed([twice])} stands there twice")
+    return record

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from replay.source import Item
+from replay.source import Item, Place
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Result
 from stream_ccsd.status import Status
@@ -64,9 +64,9 @@ class DeadLetter:
 
 @dataclass(frozen=True, eq=False)
 class Harvest:
-    """Everything a batch brought; ``position`` is that of its last record."""
+    """Everything a batch brought; a resumed replay goes on behind ``reached``."""
 
-    position: int
+    reached: Place
     scores: pa.RecordBatch
     alerts: list[tuple[int, Alert]]
     dead_letters: list[DeadLetter]
@@ -88,7 +88,7 @@ class Harvest:
             entered.append((item, result))
             if result.alert:
                 alerts.append((item.position, result.alert))
-        return cls(items[-1].position, _score_batch(entered), alerts, dead)
+        return cls(items[-1].reached, _score_batch(entered), alerts, dead)
 
 
 def _score_batch(entered: list[tuple[Item, Result]]) -> pa.RecordBatch:

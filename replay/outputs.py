@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import IO
+from typing import IO, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 from replay.harvest import SCORES, Harvest
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.writing import replacing
 
 # Rows of a Parquet row group: the same whatever the batches were, so that the file is the same to the byte.
 _GROUP = 65_536
@@ -34,19 +36,17 @@ class OutputFiles:
 
     def __init__(self, folder: Path, model: str, live: bool = True) -> None:
         self.folder = folder
-        self._final = {name: folder / name for name in ("alerts.jsonl", "dead_letters.jsonl", "scores.parquet")}
-        self._written = {
-            name: path if live and name != "scores.parquet" else folder / f"{name}.tmp"
-            for name, path in self._final.items()
-        }
         self._schema = SCORES.with_metadata({"model": model})
-        with self._explained():
-            folder.mkdir(parents=True, exist_ok=True)
-            self._alerts = _text(self._written["alerts.jsonl"])
-            self._dead = _text(self._written["dead_letters.jsonl"])
-            self._scores = pq.ParquetWriter(self._written["scores.parquet"], self._schema, compression="zstd")
+        self._places = ExitStack()  # where files that are not whole yet wait for that
+        self._open = ExitStack()
         self._waiting: list[pa.RecordBatch] = []
         self._rows = 0
+        with self._explained():
+            folder.mkdir(parents=True, exist_ok=True)
+            self._alerts = self._text("alerts.jsonl", live)
+            self._dead = self._text("dead_letters.jsonl", live)
+            sink = self._open.enter_context(_Sink(self._place("scores.parquet")))
+            self._scores = self._open.enter_context(pq.ParquetWriter(sink, self._schema, compression="zstd"))
 
     def add(self, harvest: Harvest) -> None:
         """Write what a batch brought."""
@@ -78,15 +78,12 @@ class OutputFiles:
 
     def close(self) -> None:
         """Complete all files."""
+        if self._rows:
+            self._write(pa.Table.from_batches(self._waiting, SCORES))
+        self._waiting, self._rows = [], 0
         with self._explained():
-            if self._rows:
-                self._write(pa.Table.from_batches(self._waiting, SCORES))
-            self._waiting, self._rows = [], 0
-            for file in (self._scores, self._alerts, self._dead):
-                file.close()
-            for name, path in self._final.items():
-                if self._written[name] != path:
-                    self._written[name].replace(path)
+            self._open.close()
+            self._places.close()
 
     def __enter__(self) -> OutputFiles:
         return self
@@ -97,28 +94,64 @@ class OutputFiles:
         if error is None:
             self.close()
         else:
-            self._remove()
+            self._give_up(error)
+
+    def _place(self, name: str) -> Path:
+        return self._places.enter_context(replacing(self.folder / name))
+
+    def _text(self, name: str, live: bool) -> IO[str]:
+        place = self.folder / name if live else self._place(name)
+        return self._open.enter_context(place.open("w", encoding="utf-8", newline="\n"))
 
     def _write(self, table: pa.Table) -> None:
         table = table.combine_chunks().replace_schema_metadata(self._schema.metadata)
         with self._explained():
             self._scores.write_table(table, row_group_size=_GROUP)
 
-    def _remove(self) -> None:
-        for name, path in self._written.items():
-            if path != self._final[name] and path.exists():
-                path.unlink()
+    def _give_up(self, error: BaseException) -> None:
+        """What is not whole goes; the error at hand is the one to be told, and nothing is left to close."""
+        self._waiting, self._rows = [], 0
+        with suppress(OSError, ValueError, pa.ArrowException):
+            self._open.close()
+        with suppress(type(error), StreamCcsdError):
+            self._places.__exit__(type(error), error, error.__traceback__)
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
         try:
             yield
-        except OSError as error:
-            self._remove()
+        except StreamCcsdError as error:
+            self._give_up(error)
+            raise
+        except (OSError, ValueError) as error:  # the latter of a name with a zero byte
+            self._give_up(error)
+            reason = getattr(error, "strerror", None) or error
             raise StreamCcsdError(
-                f"cannot write to {self.folder}: {error.strerror or error}. Make room, or name another --out"
+                f"cannot write to {self.folder}: {reason}. Make room, or name another --out"
             ) from error
 
 
-def _text(path: Path) -> IO[str]:
-    return path.open("w", encoding="utf-8", newline="\n")
+class _Sink(io.RawIOBase):
+    """A file to write that knows how far it is: Arrow asks, and a pipe cannot tell."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._written = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._written += self._file.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._written
+
+    def flush(self) -> None:
+        if not self._file.closed:
+            self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+        super().close()

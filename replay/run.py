@@ -9,7 +9,7 @@ from typing import Protocol
 
 from replay.harvest import Harvest
 from replay.pace import Pace
-from replay.source import Item, Source
+from replay.source import START, Item, Place, Source
 from stream_ccsd.engine import Engine, Result
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.transaction import Refusal, Transaction
@@ -57,7 +57,7 @@ def replay_stream(
     engine: Engine,
     record: Recorder,
     *,
-    after: int = 0,
+    after: Place = START,
     pace: Pace | None = None,
     stop: Stop = lambda: False,
     progress: Callable[[Clock, Harvest], None] | None = None,

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from replay.database import DamageError
 from replay.harvest import Harvest
 from replay.outputs import OutputFiles, alert_line
 from replay.pace import Pace
 from replay.report import write_report
 from replay.run import BATCH, BrokenSourceError, Clock, Stop, replay_stream
-from replay.source import Source
+from replay.source import START, Place, Source
 from replay.state import StateFile
 from replay.tally import Tally
 from stream_ccsd.alert.reasons import Alert
@@ -62,7 +63,7 @@ class Session:
                 self.source,
                 recording.engine,
                 recording.record,
-                after=recording.position,
+                after=recording.reached,
                 pace=pace,
                 stop=stop,
                 progress=watch,
@@ -87,7 +88,7 @@ class Session:
             "library_windows": self.model.facts["library_windows"],
             "threshold": recording.engine.threshold,
             "complete": complete,
-            "position": recording.position,
+            "position": recording.reached.position,
             "events": clock.events,
             "events_per_s": clock.events / clock.seconds if clock.seconds else None,
             "scoring_share": clock.scoring / clock.seconds if clock.seconds else None,
@@ -104,7 +105,7 @@ class _InMemory:
 
     def __init__(self, session: Session) -> None:
         self.engine = Engine(session.model, threshold=session.threshold)
-        self.position = 0
+        self.reached = START
         self._tally = Tally()
         self._files = OutputFiles(session.out, session.model.version)
 
@@ -114,7 +115,7 @@ class _InMemory:
         self._tally.add_lines(
             [alert_line(*alert) for alert in harvest.alerts], [letter.to_json() for letter in harvest.dead_letters]
         )
-        self.position = harvest.position
+        self.reached = harvest.reached
 
     def finish(self) -> Tally:
         self._files.close()
@@ -157,20 +158,18 @@ class _Durable:
     def record(self, harvest: Harvest) -> None:
         damaged = next((d for d in harvest.dead_letters if d.kind is Status.DAMAGED), None)
         if damaged is not None:  # a good transaction must not become a dead letter because the file is damaged
-            raise StreamCcsdError(
-                f"{self._file.path}: {damaged.reason}: the file is damaged. It was left as it is: put a copy back, or "
-                "start anew with another --state"
-            )
+            raise DamageError(self._file.path, damaged.reason)
         self._file.record(harvest)
 
     @property
-    def position(self) -> int:
-        return self._file.position
+    def reached(self) -> Place:
+        return self._file.reached
 
     def finish(self) -> Tally:
         tally = Tally()
         try:
             export(self._file, self._session.out, tally)
+            self._file.check_in_place()
         finally:
             self._file.close()
         return tally

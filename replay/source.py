@@ -5,23 +5,59 @@ A label, where a source has one, travels beside its transaction for the summary.
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import math
+import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
 
-from replay.files import Reading, Row, parsed_rows, raw_text
+from replay.files import Reading, Row, listed, parsed_rows, raw_text, readable
+from replay.labels import label_of
+from replay.lines import chained
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.transaction import Refusal, Schema, Transaction
 
 _FINGERPRINT_BYTES = 1 << 16
-NEGATIVE = frozenset({"0", "0.0", "false", "f", "no", "n"})
-POSITIVE = frozenset({"1", "1.0", "true", "t", "yes", "y"})
-"""What a label column may say, in small letters."""
+_FINGERPRINT = re.compile(r"file:(\d{1,18}):([0-9a-f]{64})")
+# Accounts looked through for names like those that were asked for, and names so looked for.
+_REMEMBERED, _LOOKED_FOR = 10_000, 3
 
-_NO_LABEL = frozenset({"", "none", "null", "nan"})
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How far a stream was read: so many records, and a checksum of them that tells whether they are still the same."""
+
+    position: int = 0
+    checksum: int = 0
+
+    def check(self, name: str, position: int, checksum: int) -> None:
+        """Compare with what is read now.
+
+        Raises
+        ------
+        StreamCcsdError
+            If this is that place of the stream, and what comes before it has changed.
+        """
+        if position == self.position and checksum != self.checksum:
+            raise StreamCcsdError(
+                f"{name} has changed within the {position:,} records that were already read: resume with the file as "
+                "it was (it may have grown), or start anew with another --state"
+            )
+
+    def check_reached(self, name: str, position: int) -> None:
+        """As :meth:`check`, at the end of the stream: refused if it ends before this place."""
+        if position < self.position:
+            raise StreamCcsdError(
+                f"{name} is shorter than it was: it has {position:,} records, {self.position:,} were already read. "
+                "Resume with the file as it was, or start anew with another --state"
+            )
+
+
+START = Place()
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +67,7 @@ class Item:
     position: int
     line: str
     found: Transaction | Refusal
+    reached: Place  # from where a resumed replay goes on
     label: str = ""
     row: Row | None = None
 
@@ -38,6 +75,11 @@ class Item:
     def raw(self) -> str:
         """The record as it came."""
         return "" if self.row is None else raw_text(self.row)
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether it may be the beginning of a record that is still being written: then it is not counted as read."""
+        return self.reached.position < self.position
 
 
 class Source(Protocol):
@@ -51,8 +93,14 @@ class Source(Protocol):
     def matches(self, fingerprint: str) -> bool:
         """Whether that is the fingerprint of this stream."""
 
-    def items(self, after: int = 0) -> Iterator[Item]:
-        """Items behind the given place, in order. Places count every record, the left out ones too."""
+    def items(self, after: Place = START) -> Iterator[Item]:
+        """Items behind the given place, in order. Places count every record, the left out ones too.
+
+        Raises
+        ------
+        StreamCcsdError
+            If what comes before that place is not what it was.
+        """
 
     def share(self) -> float:
         """How much of it is behind us, 0 to 1."""
@@ -67,6 +115,11 @@ class Wanted:
     accounts: frozenset[str] | None = None
     without: frozenset[str] = frozenset()
 
+    def __post_init__(self) -> None:
+        for option, value in (("--from", self.start), ("--until", self.until)):
+            if value is not None and not math.isfinite(value):
+                raise StreamCcsdError(f"{option} must be a finite time of the stream, got {value}")
+
     def __contains__(self, transaction: Transaction) -> bool:
         return (
             (self.start is None or transaction.time >= self.start)
@@ -74,6 +127,18 @@ class Wanted:
             and (self.accounts is None or transaction.account in self.accounts)
             and transaction.account not in self.without
         )
+
+    def refusal(self, name: str, count: int, accounts: set[str]) -> str:
+        """What to say where none of the transactions is chosen; ``accounts`` are some of those that there are."""
+        chosen = [f"--from {self.start:g}"] if self.start is not None else []
+        chosen += [f"--until {self.until:g}"] if self.until is not None else []
+        chosen += [f"--accounts {listed(sorted(self.accounts))}"] if self.accounts is not None else []
+        chosen += [f"without {len(self.without):,} known accounts"] if self.without else []
+        text = f"none of the {count:,} transactions in {name} is chosen by {' '.join(chosen)}"
+        wanted = sorted(self.accounts or ())[:_LOOKED_FOR]
+        near = {n for w in wanted if w not in accounts for n in difflib.get_close_matches(w, sorted(accounts), 2)}
+        some = sorted(near) or sorted(accounts)[:_LOOKED_FOR]
+        return text + (f"; there are accounts like {listed(some)}" if self.accounts is not None else "")
 
 
 class FileSource:
@@ -94,33 +159,64 @@ class FileSource:
         self._reading = Reading(path, encoding)
 
     def fingerprint(self) -> str:
-        """Of how the file is read and of its beginning up to a line's end; says how long that beginning was."""
-        with self.path.open("rb") as file:
-            start = file.read(_FINGERPRINT_BYTES)
-        length = start.rfind(b"\n") + 1 or len(start)
-        return f"{length}:{self._digest(start[:length])}"
+        """Of how the file is read and of its beginning up to a line's end; says how long that beginning was.
+
+        What comes behind it is compared record by record, see :class:`Place`; of a Parquet file this is of all of it.
+        """
+        with readable(self.path), self.path.open("rb") as file:
+            length = os.fstat(file.fileno()).st_size
+            if self._reading.can_grow:
+                start = file.read(_FINGERPRINT_BYTES)
+                length = start.rfind(b"\n") + 1 or len(start)
+        return f"file:{length}:{self._digest(length)}"
 
     def matches(self, fingerprint: str) -> bool:
-        """Whether it is the same file, read in the same way; it may have grown since.
+        """Whether it is the same file, read in the same way; it may have grown since."""
+        found = _FINGERPRINT.fullmatch(fingerprint)
+        return found is not None and found[2] == self._digest(int(found[1]))
 
-        A line that was cut off at the end of the shorter file was a dead letter, and is not read again.
-        """
-        length, _, digest = fingerprint.partition(":")
-        with self.path.open("rb") as file:
-            return digest == self._digest(file.read(int(length)))
-
-    def _digest(self, start: bytes) -> str:
+    def _digest(self, length: int) -> str:
+        """Of how it is read and of so many bytes; a file that cannot grow must have no more than them."""
         w = self._wanted
         accounts = None if w.accounts is None else sorted(w.accounts)
         how = (self.schema, self.label, self._reading.encoding, w.start, w.until, accounts, sorted(w.without))
-        return hashlib.sha256(repr(how).encode("utf-8", "replace") + start).hexdigest()
+        digest = hashlib.sha256(repr(how).encode("utf-8", "replace"))
+        with readable(self.path), self.path.open("rb") as file:
+            if self._reading.can_grow:
+                digest.update(file.read(length))
+            else:
+                while block := file.read(_FINGERPRINT_BYTES):
+                    digest.update(block)
+        return digest.hexdigest()
 
-    def items(self, after: int = 0) -> Iterator[Item]:
-        """See :class:`Source`."""
-        for position, (row, found) in enumerate(parsed_rows(self._reading, self.schema), start=1):
-            if position <= after or (isinstance(found, Transaction) and found not in self._wanted):
+    def items(self, after: Place = START) -> Iterator[Item]:
+        """See :class:`Source`.
+
+        A last line without a line end is read if it is a transaction. If it is not, it is given as it is but not
+        counted: a replay that is resumed reads it again, for it may be whole by then.
+        """
+        position = checksum = transactions = chosen = 0
+        known: set[str] = set()
+        for row, found in parsed_rows(self._reading, self.schema):
+            before = Place(position, checksum)
+            position += 1
+            checksum = chained(checksum, f"{row.line}:{row.left_out}:{row.raw}\n")
+            after.check(str(self.path), position, checksum)
+            if position <= after.position:
                 continue
-            yield Item(position, row.line, found, self._label(row), row)
+            is_transaction = isinstance(found, Transaction)
+            if isinstance(found, Transaction):
+                transactions += 1
+                if found not in self._wanted:
+                    if len(known) < _REMEMBERED:
+                        known.add(found.account)
+                    continue
+                chosen += 1
+            reached = Place(position, checksum) if is_transaction or row.is_ended else before
+            yield Item(position, row.line, found, reached, self._label(row), row)
+        after.check_reached(str(self.path), position)
+        if transactions and not chosen and after == START:
+            raise StreamCcsdError(self._wanted.refusal(str(self.path), transactions, known))
 
     def share(self) -> float:
         """See :class:`Source`."""
@@ -130,12 +226,9 @@ class FileSource:
         if self.label is None or row.values is None:
             return ""
         if self.label not in row.values and row.is_table:
-            names = ", ".join(row.values)
+            names = listed(row.values)
             raise StreamCcsdError(f"{self.path} has no label column {self.label!r}: it has {names}. Use --label.")
-        text = str(row.values.get(self.label, "")).strip()
-        if text.casefold() in NEGATIVE | _NO_LABEL:
-            return ""
-        return "fraud" if text.casefold() in POSITIVE else text
+        return label_of(row.values.get(self.label, ""))
 
 
 class SortedSource:
@@ -158,17 +251,23 @@ class SortedSource:
         kind, _, rest = fingerprint.partition(":")
         return kind == "sorted" and self._source.matches(rest)
 
-    def items(self, after: int = 0) -> Iterator[Item]:
+    def items(self, after: Place = START) -> Iterator[Item]:
         """See :class:`Source`; places are those in time order."""
         timed, newest = [], -math.inf
         for item in self._source.items():
             newest = newest if isinstance(item.found, Refusal) else item.found.time
-            timed.append((newest, item))
+            timed.append((math.inf if item.is_unfinished else newest, item))
         timed.sort(key=lambda pair: pair[0])
+        checksum = 0
         for position, (_, item) in enumerate(timed, start=1):
+            before = Place(position - 1, checksum)
+            checksum = chained(checksum, f"{item.reached.checksum}\n")
             self._share = position / len(timed)
-            if position > after:
-                yield replace(item, position=position)
+            after.check(self.name, position, checksum)
+            if position > after.position:
+                reached = before if item.is_unfinished else Place(position, checksum)
+                yield replace(item, position=position, reached=reached)
+        after.check_reached(self.name, len(timed))
 
     def share(self) -> float:
         """See :class:`Source`."""
@@ -191,12 +290,13 @@ class ListSource:
         """See :class:`Source`."""
         return fingerprint == self.fingerprint()
 
-    def items(self, after: int = 0) -> Iterator[Item]:
+    def items(self, after: Place = START) -> Iterator[Item]:
         """See :class:`Source`."""
-        for position in range(after + 1, len(self._transactions) + 1):
+        for position in range(after.position + 1, len(self._transactions) + 1):
             transaction = self._transactions[position - 1]
             self._position = position
-            yield Item(position, str(position), transaction, self._labels.get(transaction.id, ""))
+            label = self._labels.get(transaction.id, "")
+            yield Item(position, str(position), transaction, Place(position), label)
 
     def share(self) -> float:
         """See :class:`Source`."""

@@ -7,118 +7,147 @@ process, the file holds a number of whole batches, and a resumed replay goes on 
 from __future__ import annotations
 
 import json
+import os
 import sqlite3
-import zlib
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, MutableMapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from replay import database
+from replay.database import COLUMNS, checked_rows, explained, row_checksum
 from replay.harvest import SCORES, Harvest
 from replay.outputs import alert_line
+from replay.source import Place
 from stream_ccsd.errors import StreamCcsdError
-
-# "ccsd": tells this file from any other SQLite database.
-_APPLICATION = 0x63637364
-_VERSION = 1
 
 # Account states kept in memory besides the file: at 4 KB each, some 200 MB.
 _CACHED_ACCOUNTS = 50_000
-
-_TABLES = """
-CREATE TABLE progress (position INTEGER NOT NULL, facts TEXT NOT NULL);
-CREATE TABLE states (account TEXT PRIMARY KEY, state BLOB NOT NULL);
-CREATE TABLE accounts (account TEXT PRIMARY KEY, transactions INTEGER NOT NULL, last_time REAL NOT NULL,
-    maximum REAL NOT NULL, alerts INTEGER NOT NULL);
-CREATE TABLE alerts (position INTEGER PRIMARY KEY, id TEXT NOT NULL, account TEXT NOT NULL, time REAL NOT NULL,
-    score REAL NOT NULL, tail_rate REAL NOT NULL, headline TEXT NOT NULL, json TEXT NOT NULL);
-CREATE INDEX alerts_by_account ON alerts (account, time);
-CREATE TABLE dead_letters (position INTEGER PRIMARY KEY, line TEXT NOT NULL, reason TEXT NOT NULL,
-    json TEXT NOT NULL);
-CREATE TABLE scores (position INTEGER PRIMARY KEY, rows BLOB NOT NULL);
-"""
-
-_ADD_TO_ACCOUNT = """
-INSERT INTO accounts VALUES (?, ?, ?, ?, ?) ON CONFLICT (account) DO UPDATE SET
-    transactions = transactions + excluded.transactions, last_time = max(last_time, excluded.last_time),
-    maximum = excluded.maximum, alerts = alerts + excluded.alerts
-"""
 
 
 class StateFile:
     """The file of one replay. ``states`` is what an engine reads and writes; ``record`` completes a batch."""
 
-    def __init__(self, path: Path, connection: sqlite3.Connection, facts: dict[str, Any], position: int) -> None:
-        self.path, self.facts, self.position = path, facts, position
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
         self._connection = connection
+        with explained(path):
+            ((position, records, self._total, facts),) = checked_rows(path, connection, "progress")
+            self._identity = _identity(path)
+        self.reached = Place(position, records)
+        self.facts: dict[str, Any] = json.loads(facts)
+        self._facts = facts  # as it is stored
+        self._added = 0  # to the sum of all checksums, by the batch at hand
         self.states = _States(self)
 
     @classmethod
     def create(cls, path: Path, facts: dict[str, Any]) -> StateFile:
         """A new file; ``facts`` say what is replayed, and a resumed replay must agree with them."""
-        if path.exists() and path.stat().st_size:
-            raise StreamCcsdError(
-                f"{path} exists: go on with --resume, or name another file with --state, or remove it to start anew"
-            )
-        # Made under another name: whatever happens, a file of this name is a whole one.
-        temporary = path.with_name(path.name + ".new")
-        temporary.unlink(missing_ok=True)
-        with _explained(path):
-            with closing(sqlite3.connect(temporary)) as made:
-                made.execute(f"PRAGMA application_id = {_APPLICATION}")
-                made.execute(f"PRAGMA user_version = {_VERSION}")
-                made.executescript(_TABLES)
-                made.execute("INSERT INTO progress VALUES (0, ?)", (json.dumps(facts),))
-                made.commit()
-            temporary.replace(path)
+        database.create(path, facts)
         return cls.open(path)
 
     @classmethod
     def open(cls, path: Path, read_only: bool = False) -> StateFile:
         """An existing file, checked as a whole: a damaged one is refused and not touched."""
-        if not path.is_file():
-            raise StreamCcsdError(f"there is no state file {path}")
-        with _explained(path):
-            # Checked through a read-only connection first: nothing is written to a file that is not ours, or damaged.
-            with closing(_connect(path, read_only=True)) as looking:
-                _check(path, looking)
-            connection = _connect(path, read_only)
-            position, facts = connection.execute("SELECT position, facts FROM progress").fetchone()
-        return cls(path, connection, json.loads(facts), position)
+        database.check_exists(path)
+        database.check(path)
+        with explained(path):
+            return cls(path, database.connect(path, read_only))
+
+    @property
+    def position(self) -> int:
+        """Records that are behind us."""
+        return self.reached.position
 
     def record(self, harvest: Harvest) -> None:
         """Everything of a batch, with the states the engine has written for it, or nothing."""
-        execute = self._connection.execute
         with self.batch():
-            moved = execute(
-                "UPDATE progress SET position = ? WHERE position = ?", (harvest.position, self.position)
-            ).rowcount
-            if moved != 1:
-                raise StreamCcsdError(f"another replay is writing to {self.path}: this one stops, that one goes on")
-            self._connection.executemany(
-                "INSERT INTO alerts VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            self._forget_unfinished()
+            self._insert(
+                "alerts",
                 [
                     (p, a.id, a.account, a.time, a.score, a.tail_rate, a.headline, alert_line(p, a))
                     for p, a in harvest.alerts
                 ],
             )
-            self._connection.executemany(
-                "INSERT INTO dead_letters VALUES (?, ?, ?, ?)",
+            self._insert(
+                "dead_letters",
                 [(d.position, d.line, _printable(d.reason), d.to_json()) for d in harvest.dead_letters],
             )
             if harvest.scores.num_rows:
-                execute("INSERT INTO scores VALUES (?, ?)", (harvest.position, _packed(harvest.scores)))
-                self._connection.executemany(_ADD_TO_ACCOUNT, _by_account(harvest.scores))
-            execute("COMMIT")
-        self.position = harvest.position
+                self._insert("scores", [(harvest.reached.position, _packed(harvest.scores))])
+                self._add_to_accounts(harvest.scores)
+            total = self._move(harvest.reached)
+            self.check_in_place()
+            self._connection.execute("COMMIT")
+        self.reached, self._total, self._added = harvest.reached, total, 0
+
+    def check_in_place(self) -> None:
+        """Refuse to go on when the file is no longer there: what is written then is lost when the process ends.
+
+        Raises
+        ------
+        StreamCcsdError
+            If it was deleted, or another one put in its place.
+        """
+        if _identity(self.path) != self._identity:
+            raise StreamCcsdError(
+                f"{self.path} was deleted or replaced while a replay was writing to it: what it held is lost. Start "
+                "anew with another --state, or put a copy back and --resume"
+            )
+
+    def _insert(self, table: str, rows: list[tuple[Any, ...]]) -> None:
+        """New rows, with their checksums."""
+        columns = COLUMNS[table]
+        marks = ", ".join("?" * (columns.count(",") + 2))
+        with_checksums = [(row_checksum(*row), *row) for row in rows]
+        self._connection.executemany(
+            f"INSERT OR REPLACE INTO {table} (checksum, {columns}) VALUES ({marks})", with_checksums
+        )
+        self._added += sum(row[0] for row in with_checksums)
+
+    def _replace(self, table: str, rows: list[tuple[Any, ...]]) -> None:
+        """Rows of accounts, new or in the place of older ones."""
+        for row in rows:
+            for (old,) in self._connection.execute(f"SELECT checksum FROM {table} WHERE account = ?", row[:1]):
+                self._added -= old
+        self._insert(table, rows)
+
+    def _forget_unfinished(self) -> None:
+        """A record that was not counted as read is read again, so what was said of it then goes."""
+        behind = (self.position,)
+        for (old,) in self._connection.execute("SELECT checksum FROM dead_letters WHERE position > ?", behind):
+            self._added -= old
+        self._connection.execute("DELETE FROM dead_letters WHERE position > ?", behind)
+
+    def _add_to_accounts(self, scores: pa.RecordBatch) -> None:
+        rows = []
+        for account, transactions, time, maximum, alerts in _by_account(scores):
+            known = self._connection.execute(
+                "SELECT transactions, last_time, alerts FROM accounts WHERE account = ?", (account,)
+            ).fetchone() or (0, time, 0)
+            rows.append((account, known[0] + transactions, max(known[1], time), maximum, known[2] + alerts))
+        self._replace("accounts", rows)
+
+    def _move(self, reached: Place) -> int:
+        """Write how far the stream was read; returns the sum of all checksums."""
+        total = self._total + self._added
+        row = (reached.position, reached.checksum, total, self._facts)
+        moved = self._connection.execute(
+            "UPDATE progress SET checksum = ?, position = ?, records = ?, total = ? WHERE position = ? AND total = ?",
+            (row_checksum(*row), *row[:3], self.position, self._total),
+        ).rowcount
+        if moved != 1:
+            raise StreamCcsdError(f"another replay is writing to {self.path}: this one stops, that one goes on")
+        return total
 
     @contextmanager
     def batch(self) -> Iterator[None]:
         """What happens inside, or nothing of it; states written before it in the same batch belong to it."""
-        with _explained(self.path):
+        with explained(self.path):
             try:
                 self.begin()
                 yield
@@ -135,41 +164,42 @@ class StateFile:
         """Forget what was written since the last batch."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
+        self._added = 0
         self.states.forget_recent()
 
     def close(self) -> None:
         """Close the file; it can be copied and resumed elsewhere."""
-        with _explained(self.path):
+        with explained(self.path):
             self._connection.close()
 
     def query(self, sql: str, parameters: tuple[Any, ...] | dict[str, Any] = ()) -> list[tuple[Any, ...]]:
         """Rows of a query."""
-        with _explained(self.path):
+        with explained(self.path):
             return self._connection.execute(sql, parameters).fetchall()
 
     def scores(self) -> Iterator[pa.RecordBatch]:
         """All scores in order, a batch at a time."""
-        with _explained(self.path):
-            for (rows,) in self._connection.execute("SELECT rows FROM scores ORDER BY position"):
-                yield from _unpacked(rows)
+        with explained(self.path):
+            for _, rows in checked_rows(self.path, self._connection, "scores"):
+                yield from pa.ipc.open_stream(pa.py_buffer(rows))
 
     def lines(self, table: str) -> Iterator[str]:
         """All alerts or dead letters in order, as JSON."""
-        with _explained(self.path):
-            for (line,) in self._connection.execute(f"SELECT json FROM {table} ORDER BY position"):
-                yield line
+        with explained(self.path):
+            for row in checked_rows(self.path, self._connection, table):
+                yield row[-1]
 
     def read_state(self, account: str) -> bytes | None:
         """The stored state of an account."""
-        with _explained(self.path):
+        with explained(self.path):
             row = self._connection.execute("SELECT state FROM states WHERE account = ?", (account,)).fetchone()
         return None if row is None else row[0]
 
     def write_states(self, states: Mapping[str, bytes]) -> None:
         """Store states as part of the batch; ``record`` completes it."""
-        with _explained(self.path):
+        with explained(self.path):
             self.begin()
-            self._connection.executemany("INSERT OR REPLACE INTO states VALUES (?, ?)", states.items())
+            self._replace("states", list(states.items()))
 
 
 class _States(MutableMapping[str, bytes]):
@@ -217,44 +247,13 @@ class _States(MutableMapping[str, bytes]):
             self._recent.popitem(last=False)
 
 
-def _connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
-    connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}", uri=True, timeout=5)
-    connection.isolation_level = None  # transactions begin and end where this module says
-    if not read_only:
-        connection.execute("PRAGMA journal_mode = WAL")  # readers may look while a replay runs
-        connection.execute("PRAGMA synchronous = FULL")
-        connection.execute("PRAGMA cache_size = -65536")
-    return connection
-
-
-def _check(path: Path, connection: sqlite3.Connection) -> None:
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    if application != _APPLICATION:
-        raise StreamCcsdError(f"{path} is not a state file of stream-ccsd")
-    if version != _VERSION:
-        raise StreamCcsdError(f"{path} was written by another version (format {version}, expected {_VERSION})")
-    (verdict,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if verdict != "ok":
-        raise sqlite3.DatabaseError(verdict)
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """SQLite's errors in words that say what to do."""
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Which file it is that has this name."""
     try:
-        yield
-    except sqlite3.Error as error:
-        text = str(error)
-        if "full" in text or "disk I/O" in text:
-            advice = "the disk is full or failing. What was recorded is whole; make room, then --resume"
-        elif "locked" in text:
-            advice = "another process is writing to it. Wait for it, or stop it"
-        elif "unable to open" in text or "readonly" in text:
-            advice = "check that the folder exists and may be written to"
-        else:
-            advice = "the file is damaged. It was left as it is: put a copy back, or start anew with another --state"
-        raise StreamCcsdError(f"{path}: {text}: {advice}") from error
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _by_account(scores: pa.RecordBatch) -> list[tuple[str, int, float, float, int]]:
@@ -274,14 +273,7 @@ def _packed(scores: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, SCORES, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_batch(scores)
-    data = sink.getvalue().to_pybytes()
-    return zlib.crc32(data).to_bytes(4, "little") + data
-
-
-def _unpacked(rows: bytes) -> Iterator[pa.RecordBatch]:
-    if zlib.crc32(rows[4:]) != int.from_bytes(rows[:4], "little"):
-        raise sqlite3.DatabaseError("a batch of scores does not match its checksum")
-    yield from pa.ipc.open_stream(pa.py_buffer(rows[4:]))
+    return sink.getvalue().to_pybytes()
 
 
 def _printable(text: str) -> str:

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from replay.files import Reading, guess_schema, parse_record
-from replay.source import NEGATIVE, POSITIVE
+from replay.labels import is_fraud, label_text
 from stream_ccsd.codes import Codes
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.windows import AccountHistory
@@ -108,10 +108,10 @@ def load_labelled(path: Path, schema: Schema | None = None, label: str = "fraud"
 
 
 def _label(path: Path, value: object, position: str) -> bool:
-    text = str(value).strip().casefold()
-    if text not in POSITIVE | NEGATIVE:
-        raise StreamCcsdError(f"{path}, row {position}: a label must be 0 or 1, got {text[:40]!r}")
-    return text in POSITIVE
+    said = is_fraud(value)
+    if said is None:
+        raise StreamCcsdError(f"{path}, row {position}: a label must be 0 or 1, got {label_text(value)[:40]!r}")
+    return said
 
 
 def _fingerprint(transactions: list[Transaction], fraud: AnyArray) -> str:

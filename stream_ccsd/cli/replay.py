@@ -168,8 +168,11 @@ def _file(data: Path, columns: str, encoding: str | None, label: str | None, wan
 
 
 def _check_file(data: Path) -> None:
-    if not data.is_file():
-        raise StreamCcsdError(f"there is no file {data}")
+    """Said at once, before a model is loaded."""
+    from replay.files import readable
+
+    with readable(data):
+        pass
 
 
 def _simulated_source(customers: int, days: int, seed: int) -> Any:

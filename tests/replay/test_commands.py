@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from replay.files import read_transactions
 from replay.simulator import simulate
 from stream_ccsd.cli.main import app
+from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.model import Model
 
 runner = CliRunner()
@@ -109,7 +110,7 @@ HEADER = "account,time,amount,category,merchant,id,note\n"
 GOOD = [f"a{i % 3},{i},{10 + i},food,m{i % 4},x{i},fine\n" for i in range(40)]
 DAMAGE = {
     "a row cut short\n": "the row has 1 values",
-    'a1,41,5,food,"m1,y1,open quote\n': "the row has",
+    'a1,41,5,food,"m1,y1,open quote\n': "never closes",
     "a1,soon,5,food,m1,y2,\n": "time",
     "a1,41,lots,food,m1,y3,\n": "amount",
     "a1,41,nan,food,m1,y4,\n": "amount",
@@ -141,6 +142,23 @@ def test_a_file_with_every_kind_of_damage(model_folder, tmp_path):
         reasons[letter["raw"] + "\n"] = f"{letter['reason']} {letter['field']}"
     for row, reason in DAMAGE.items():
         assert reason in reasons[row], row
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--from", "nan"], "--from must be a finite time"),
+        (["--until", "inf"], "--until must be a finite time"),
+        (["--accounts", "nobody"], "is chosen by --accounts nobody; there are accounts like a0, a1, a2"),
+    ],
+)
+def test_a_choice_that_cannot_be_meant(model_folder, tmp_path, options, message):
+    path = tmp_path / "good.csv"
+    path.write_text(HEADER + "".join(GOOD))
+    arguments = ["replay", "--data", path, "--model", model_folder, "--out", tmp_path / "out", *options]
+    done = runner.invoke(app, [str(a) for a in arguments])
+    assert isinstance(done.exception, StreamCcsdError)
+    assert message in str(done.exception)
 
 
 def test_another_encoding_can_be_named(model_folder, tmp_path):

@@ -68,6 +68,25 @@ def test_killed_twenty_times(whole, stream_file, model_folder, tmp_path):
     assert contents(tmp_path) == whole
 
 
+def test_what_a_kill_leaves_is_not_part_of_a_new_state(whole, stream_file, model_folder, tmp_path):
+    state, wal = tmp_path / "state.db", tmp_path / "state.db-wal"
+    process = subprocess.Popen(
+        command(stream_file, model_folder, tmp_path, "--speed", "400", "--until", "50"), stderr=subprocess.DEVNULL
+    )
+    while position(state) < 100 and process.poll() is None:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert wal.stat().st_size > 0
+    again = subprocess.run(command(stream_file, model_folder, tmp_path), capture_output=True, text=True, check=False)
+    assert again.returncode == 1
+    assert "state.db, state.db-wal, state.db-shm" in again.stderr
+    state.unlink()
+    done = subprocess.run(command(stream_file, model_folder, tmp_path), capture_output=True, text=True, check=False)
+    assert done.returncode == 3, done.stderr
+    assert contents(tmp_path) == whole
+
+
 def test_ctrl_c_stops_at_a_whole_batch(whole, stream_file, model_folder, tmp_path):
     process = subprocess.Popen(
         command(stream_file, model_folder, tmp_path, "--speed", "300", "--json", "-"),

@@ -1,0 +1,206 @@
+"""The SQLite file under a replay's state: how it is made, opened and checked, and its errors in words.
+
+Every row carries a checksum, and the one row of ``progress`` their sum: a byte that changed, a row that is missing and
+pages of an older file are all found before anything is read from it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.writing import WriteError, is_special, replacing
+
+# "ccsd": tells this file from any other SQLite database.
+_APPLICATION = 0x63637364
+_VERSION = 2
+
+_TABLES = """
+CREATE TABLE progress (checksum INTEGER NOT NULL, position INTEGER NOT NULL, records INTEGER NOT NULL,
+    total INTEGER NOT NULL, facts TEXT NOT NULL);
+CREATE TABLE states (account TEXT PRIMARY KEY, checksum INTEGER NOT NULL, state BLOB NOT NULL);
+CREATE TABLE accounts (account TEXT PRIMARY KEY, transactions INTEGER NOT NULL, last_time REAL NOT NULL,
+    maximum REAL NOT NULL, alerts INTEGER NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE alerts (position INTEGER PRIMARY KEY, id TEXT NOT NULL, account TEXT NOT NULL, time REAL NOT NULL,
+    score REAL NOT NULL, tail_rate REAL NOT NULL, headline TEXT NOT NULL, json TEXT NOT NULL,
+    checksum INTEGER NOT NULL);
+CREATE INDEX alerts_by_account ON alerts (account, time);
+CREATE TABLE dead_letters (position INTEGER PRIMARY KEY, line TEXT NOT NULL, reason TEXT NOT NULL,
+    json TEXT NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE scores (position INTEGER PRIMARY KEY, rows BLOB NOT NULL, checksum INTEGER NOT NULL);
+"""
+
+COLUMNS = {
+    "progress": "position, records, total, facts",
+    "states": "account, state",
+    "accounts": "account, transactions, last_time, maximum, alerts",
+    "alerts": "position, id, account, time, score, tail_rate, headline, json",
+    "dead_letters": "position, line, reason, json",
+    "scores": "position, rows",
+}
+"""What is in each table, besides the checksum of its rows."""
+
+_COMPANIONS = ("-wal", "-shm", "-journal")
+_DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+_IN_USE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+_FORBIDDEN = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH)
+
+
+class DamageError(StreamCcsdError):
+    """A state file does not hold what was written to it."""
+
+    def __init__(self, path: Path, what: str) -> None:
+        super().__init__(
+            f"{path}: {what}: the file is damaged. It was left as it is: put a copy back, or start anew with another "
+            "--state"
+        )
+
+
+def create(path: Path, facts: dict[str, Any]) -> None:
+    """Make a new file.
+
+    Raises
+    ------
+    StreamCcsdError
+        If there is one already, or it cannot be written.
+    """
+    target = _target(path)
+    if is_special(target) or target.is_dir():
+        raise StreamCcsdError(f"{path} is a folder, a pipe or a device: name a file with --state")
+    # What a killed replay leaves beside its file belongs to that file alone: SQLite would take it into a new one.
+    unfinished = target.with_name(target.name + ".new")
+    beside = [p.with_name(p.name + end) for p in (target, unfinished) for end in _COMPANIONS]
+    left = [p for p in (*beside, unfinished) if os.path.lexists(p)]
+    if target.exists() and target.stat().st_size:
+        files = ", ".join(p.name for p in (target, *left))
+        raise StreamCcsdError(
+            f"{path} exists: go on with --resume, or name another file with --state, or remove it to start anew "
+            f"(all of it: {files})"
+        )
+    try:
+        for old in left:
+            old.unlink()
+    except OSError as error:
+        raise WriteError(path, error) from error
+    # Made under another name: whatever happens, a file of this name is a whole one.
+    with replacing(target) as temporary, explained(path), closing(sqlite3.connect(temporary)) as made:
+        made.execute("PRAGMA journal_mode = MEMORY")
+        made.execute(f"PRAGMA application_id = {_APPLICATION}")
+        made.execute(f"PRAGMA user_version = {_VERSION}")
+        made.executescript(_TABLES)
+        text = json.dumps(facts)
+        made.execute("INSERT INTO progress VALUES (?, 0, 0, 0, ?)", (row_checksum(0, 0, 0, text), text))
+        made.commit()
+
+
+def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
+    """A connection to a file that exists."""
+    place = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
+    connection = sqlite3.connect(place, uri=True, timeout=5)
+    connection.isolation_level = None  # transactions begin and end where the state says
+    if not read_only:
+        connection.execute("PRAGMA journal_mode = WAL")  # readers may look while a replay runs
+        connection.execute("PRAGMA synchronous = FULL")
+        connection.execute("PRAGMA cache_size = -65536")
+    return connection
+
+
+def check_exists(path: Path) -> None:
+    """Refuse a name that leads to no file."""
+    if not _target(path).is_file():
+        raise StreamCcsdError(f"there is no state file {path}")
+
+
+def check(path: Path) -> None:
+    """Look through the whole file, without writing to it.
+
+    Raises
+    ------
+    StreamCcsdError
+        If it is not a state file, of another version, or damaged.
+    """
+    with explained(path), closing(connect(path, read_only=True)) as connection:
+        connection.execute("BEGIN")  # somebody may be writing: all of this is about one moment
+        (application,) = connection.execute("PRAGMA application_id").fetchone()
+        (version,) = connection.execute("PRAGMA user_version").fetchone()
+        if application != _APPLICATION:
+            raise StreamCcsdError(f"{path} is not a state file of stream-ccsd")
+        if version != _VERSION:
+            raise StreamCcsdError(
+                f"{path} was written by another version (format {version}, expected {_VERSION}): start anew with "
+                "another --state, or go on with that version"
+            )
+        with closing(sqlite3.connect(":memory:")) as fresh:
+            fresh.executescript(_TABLES)
+            if _definitions(fresh) != _definitions(connection):
+                raise DamageError(path, "its tables are not those of a state file")
+        (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+        if verdict != "ok":
+            raise DamageError(path, verdict)
+        progress = list(checked_rows(path, connection, "progress"))
+        tables = [name for name in COLUMNS if name != "progress"]
+        total = sum(_total(path, connection, table) for table in tables)
+        if len(progress) != 1 or progress[0][2] != total:
+            raise DamageError(path, "rows are missing, or from another time")
+
+
+def checked_rows(path: Path, connection: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
+    """The rows of a table in order, each compared with its checksum."""
+    for checksum, *row in connection.execute(f"SELECT checksum, {COLUMNS[table]} FROM {table} ORDER BY rowid"):
+        if row_checksum(*row) != checksum:
+            raise DamageError(path, f"a row of {table} does not match its checksum")
+        yield tuple(row)
+
+
+def row_checksum(*values: Any) -> int:
+    """Of the values of a row, types and all."""
+    checksum = 0
+    for value in values:
+        data = value if isinstance(value, bytes) else repr(value).encode()
+        checksum = zlib.crc32(data, zlib.crc32(b"%d:" % len(data), checksum))
+    return checksum
+
+
+def _total(path: Path, connection: sqlite3.Connection, table: str) -> int:
+    return sum(row_checksum(*row) for row in checked_rows(path, connection, table))
+
+
+def _definitions(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    return connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master ORDER BY name").fetchall()
+
+
+def _target(path: Path) -> Path:
+    """Where a name leads; SQLite keeps its other files beside that."""
+    try:
+        target = path.resolve()
+        target.exists()
+    except (OSError, RuntimeError, ValueError) as error:  # no permission, a circle of links, a zero byte
+        raise StreamCcsdError(f"{str(path)!r} cannot be a state file: {error}") from error
+    return target
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """SQLite's errors in words that say what to do."""
+    try:
+        yield
+    except (sqlite3.Error, UnicodeError) as error:
+        # The lowest byte is the kind of error, the others say more of it. Without a code it is Python that cannot read
+        # what SQLite hands it.
+        kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+        if kind in _DISK:
+            advice = "the disk is full or failing. What was recorded is whole; make room, then --resume"
+        elif kind in _IN_USE:
+            advice = "another process is writing to it. Wait for it, or stop it"
+        elif kind in _FORBIDDEN:
+            advice = "check that the folder exists and may be written to"
+        else:
+            raise DamageError(path, str(error)) from error
+        raise StreamCcsdError(f"{path}: {error}: {advice}") from error
