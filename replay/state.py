@@ -23,7 +23,7 @@ from stream_ccsd.errors import StreamCcsdError
 
 # "ccsd": tells this file from any other SQLite database.
 _APPLICATION = 0x63637364
-_VERSION = 1
+_VERSION = 2
 
 # Account states kept in memory besides the file: at 4 KB each, some 200 MB.
 _CACHED_ACCOUNTS = 50_000

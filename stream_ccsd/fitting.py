@@ -11,6 +11,7 @@ from numba import njit
 
 from stream_ccsd.account import EVIDENCE, AccountCodec
 from stream_ccsd.alert.threshold import threshold_by_budget
+from stream_ccsd.calendar import Calendar
 from stream_ccsd.divergence import median_bandwidth
 from stream_ccsd.engine import make_kit
 from stream_ccsd.errors import StreamCcsdError
@@ -63,7 +64,8 @@ def fit(
     """
     settings = settings or Settings()
     names: dict[int, str] = {}
-    histories = _collect(transactions, names)
+    times: list[float] = []
+    histories = _collect(transactions, names, times)
     accounts = sorted(histories)
     if len(accounts) < 2:
         raise FitError(f"a model needs transactions of at least 2 normal accounts, got {len(accounts)}")
@@ -100,6 +102,7 @@ def fit(
             "library_windows": len(windows),
         },
         names=names,
+        calendar=Calendar.choose(settings.time_unit, settings.time_origin, times),
     )
     return Model(**{**_fields(model), "tails": _calibrate(model, calibration, progress)})
 
@@ -121,7 +124,10 @@ def _fields(model: Model) -> dict[str, Any]:
     return {name: getattr(model, name) for name in model.__dataclass_fields__}
 
 
-def _collect(transactions: Iterable[Transaction], names: dict[int, str]) -> dict[str, AccountHistory]:
+def _collect(
+    transactions: Iterable[Transaction], names: dict[int, str], times: list[float]
+) -> dict[str, AccountHistory]:
+    """The accounts' histories; notes the names behind codes, and the first and last times."""
     rows: dict[str, list[Transaction]] = {}
     for transaction in transactions:
         rows.setdefault(transaction.account, []).append(transaction)
@@ -131,6 +137,7 @@ def _collect(transactions: Iterable[Transaction], names: dict[int, str]) -> dict
     histories = {}
     for account, entries in rows.items():
         entries.sort(key=lambda t: t.time)
+        times += (entries[0].time, entries[-1].time)
         histories[account] = AccountHistory(
             np.array([t.amount for t in entries]),
             np.array([code(t.category) for t in entries], np.uint32),

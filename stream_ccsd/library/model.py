@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from stream_ccsd.calendar import Calendar
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.index import Index
 from stream_ccsd.library.laws import Laws
@@ -27,7 +28,7 @@ from stream_ccsd.numeric import AnyArray, read_only
 from stream_ccsd.settings import Settings, SettingsError
 
 FORMAT = "stream-ccsd model"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 _Part = TypeVar("_Part")
 _FILES = ("windows.arrow", "laws.arrow", "names.arrow")
 TAIL_NAMES = ("outcome", "habit", "divergence", "fused")
@@ -51,6 +52,7 @@ class Model:
     fingerprint: str
     facts: dict[str, Any] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict)
+    calendar: Calendar = field(default_factory=Calendar)
 
     @cached_property
     def version(self) -> str:
@@ -122,6 +124,7 @@ class Model:
                         strict=True,
                     )
                 ),
+                calendar=Calendar.from_dict(description["calendar"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OSError, pa.ArrowException, SettingsError) as error:
             raise ModelError(f"{place} is not a complete model of this version: {error!r}. Fit it again.") from error
@@ -142,6 +145,7 @@ class Model:
             "habit_strength": self.habit_strength,
             "threshold": self.threshold,
             "facts": self.facts,
+            "calendar": self.calendar.to_dict(),
             "tails": {name: _plain(tail) for name, tail in self.tails.items()},
             "index": _scalars(self.index),
             "laws": _scalars(self.laws),
