@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,8 +13,15 @@ import pyarrow.compute as pc
 
 from replay.harvest import SCORES
 from replay.state import StateFile
+from stream_ccsd.calendar import Calendar
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.page import BLUE, GREY, RED, axes
+from stream_ccsd.page import BLUE, GREY, RED, along_time, axes, drawn
+from stream_ccsd.writing import write_whole
+
+KINDS = ("png", "svg", "pdf")
+"""What a picture can be, by the ending of its name."""
+
+_LONGEST_NAME = 50  # characters of up to 4 bytes: a file's name has room for 255 bytes
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,6 +32,7 @@ class Explanation:
     scores: pa.Table
     alerts: list[dict[str, Any]]
     threshold: float
+    calendar: Calendar
 
     @classmethod
     def of(cls, state: StateFile, account: str) -> Explanation:
@@ -41,35 +50,40 @@ class Explanation:
         parts = [b.filter(pc.equal(b.column("account"), account)) for b in state.scores()]
         found = state.query("SELECT json FROM alerts WHERE account = ? ORDER BY position", (account,))
         alerts = [json.loads(line) for (line,) in found]
-        return cls(account, pa.Table.from_batches(parts, SCORES), alerts, float(state.facts["threshold"]))
+        scores, threshold = pa.Table.from_batches(parts, SCORES), float(state.facts["threshold"])
+        return cls(account, scores, alerts, threshold, Calendar.from_dict(state.facts["calendar"]))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
+        transactions = [row | {"when": self.calendar.iso(row["time"])} for row in self.scores.to_pylist()]
         return {
             "account": self.account,
             "threshold": self.threshold,
-            "transactions": self.scores.to_pylist(),
+            "calendar": self.calendar.to_dict(),
+            "transactions": transactions,
             "alerts": self.alerts,
         }
 
     def draw(self, path: Path) -> Path:
         """The picture, as PNG, SVG or PDF by the name's ending."""
+        kind = picture_kind(path)
         figure, panels = axes(2, 2, 12, 7)
         columns = {name: self.scores.column(name).to_pylist() for name in self.scores.column_names}
+        columns["place"] = along_time((panels[0, 0], panels[0, 1], panels[1, 0]), self.calendar, columns["time"])
         alerted = [i for i, alert in enumerate(columns["alert"]) if alert]
         self._draw_amounts(panels[0, 0], columns, alerted)
         self._draw_scores(panels[0, 1], columns, alerted)
         self._draw_divergence(panels[1, 0], columns)
+        panels[1, 0].set_xlim(panels[0, 1].get_xlim())
         self._draw_densities(panels[1, 1])
-        figure.suptitle(f"account {self.account}: {len(columns['time'])} transactions, {len(alerted)} alerts")
-        try:
-            figure.savefig(path, dpi=110)
-        except (OSError, ValueError) as error:
-            raise StreamCcsdError(f"cannot write the picture to {path}: {error}") from error
-        return path
+        name = self.account if len(self.account) <= 60 else self.account[:59] + "…"
+        # A name is a name: dollar signs in it are no formula.
+        title = f"account {name}   transactions: {len(columns['time'])}, alerts: {len(alerted)}"
+        figure.suptitle(title, parse_math=False)
+        return write_whole(path, drawn(figure, kind))
 
     def _draw_amounts(self, ax: Any, columns: dict[str, list[Any]], alerted: list[int]) -> None:
-        time, amount = columns["time"], columns["amount"]
+        time, amount = columns["place"], columns["amount"]
         ax.plot(time, amount, ".-", color=GREY, lw=0.5, ms=3)
         fraud = [i for i, label in enumerate(columns["label"]) if label]
         if fraud:
@@ -79,21 +93,21 @@ class Explanation:
                 [time[i] for i in alerted], [amount[i] for i in alerted], "o", mfc="none", mec=RED, ms=9, label="alert"
             )
             ax.legend(fontsize=8)
-        ax.set(yscale="log" if min(amount) > 0 else "symlog", xlabel="time", ylabel="amount", title="amounts")
+        ax.set(yscale="log" if min(amount) > 0 else "symlog", ylabel="amount", title="amounts")
 
     def _draw_scores(self, ax: Any, columns: dict[str, list[Any]], alerted: list[int]) -> None:
-        ax.plot(columns["time"], columns["score"], color=RED, lw=0.9, label="alert score")
-        ax.plot(columns["time"], columns["maximum"], color=GREY, lw=0.9, ls=":", label="account's maximum")
+        time = columns["place"]
+        ax.plot(time, columns["score"], ".-", color=RED, lw=0.9, ms=3, label="alert score")
+        ax.plot(time, columns["maximum"], color=GREY, lw=0.9, ls=":", label="account's maximum")
         ax.axhline(self.threshold, color="k", lw=0.8, ls="--", label="threshold")
-        ax.plot([columns["time"][i] for i in alerted], [columns["score"][i] for i in alerted], "o", color=RED, ms=4)
-        ax.set(xlabel="time", ylabel="nats of rarity", title="scores of its transactions")
+        ax.plot([time[i] for i in alerted], [columns["score"][i] for i in alerted], "o", color=RED, ms=4)
+        ax.set(ylabel="nats of rarity", title="scores of its transactions")
         ax.legend(fontsize=8)
 
     def _draw_divergence(self, ax: Any, columns: dict[str, list[Any]]) -> None:
         values = [float("nan") if v is None else v for v in columns["divergence"]]
-        ax.plot(columns["time"], values, color=BLUE, lw=0.9)
-        ax.set(xlabel="time", ylabel="nats", title="divergence of its windows from normal ones")
-        ax.set_xlim(columns["time"][0], columns["time"][-1] or 1.0)
+        ax.plot(columns["place"], values, ".-", color=BLUE, lw=0.9, ms=3)
+        ax.set(ylabel="nats", title="divergence of its windows from normal ones")
         if all(v is None for v in columns["divergence"]):
             ax.text(0.5, 0.5, "starts after a full window", transform=ax.transAxes, ha="center", color=GREY)
 
@@ -107,3 +121,29 @@ class Explanation:
         ax.plot(densities["change"], densities["account"], color=RED, label="account's recent windows")
         ax.plot(densities["change"], densities["normal"], color=BLUE, label="library neighbours")
         ax.legend(fontsize=8)
+
+
+def picture_name(account: str) -> str:
+    """A file name for an account's picture, another for every account.
+
+    >>> picture_name("C109"), picture_name("a/b"), picture_name("a.b")
+    ('C109.png', 'a_b-8e78b1ae.png', 'a_b-b7bf4e8d.png')
+    """
+    readable = "".join(c if c.isalnum() else "_" for c in account[:_LONGEST_NAME])
+    if readable != account:  # something was replaced or cut, which another account may share
+        readable += "-" + hashlib.blake2b(account.encode("utf-8", "surrogatepass"), digest_size=4).hexdigest()
+    return f"{readable}.png"
+
+
+def picture_kind(path: Path) -> str:
+    """What kind of picture a file of this name is.
+
+    Raises
+    ------
+    StreamCcsdError
+        If it is none that can be drawn.
+    """
+    kind = path.suffix[1:].lower() or "png"
+    if kind not in KINDS:
+        raise StreamCcsdError(f"cannot draw {path}: name a file that ends in {', '.join('.' + k for k in KINDS)}")
+    return kind

@@ -18,11 +18,12 @@ from stream_ccsd.transaction import Refusal, Schema, Transaction
 
 @dataclass(frozen=True)
 class FittedFile:
-    """A model, the accounts it knows, how many were left out, and how many records were no transactions."""
+    """A model, the accounts it knows, how many were left out and why, and how many records were no transactions."""
 
     model: Model
     accounts: frozenset[str]
-    left_out: int
+    left_out_label: int
+    left_out_share: int
     refused: int
 
 
@@ -57,4 +58,5 @@ def fit_file(
         raise StreamCcsdError(f"{path} has no account to fit on ({refused:,} records refused)")
     # In time order within each account; the order among accounts does not matter to a fit.
     rows = (t for account in sorted(accounts) for t in sorted(by_account[account], key=lambda t: t.time))
-    return FittedFile(fit(rows, settings, progress), accounts, len(by_account) - len(accounts), refused)
+    model = fit(rows, settings, progress)
+    return FittedFile(model, accounts, len(by_account) - len(normal), len(normal) - len(accounts), refused)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from replay.tally import EDGES, Tally
-from stream_ccsd.page import BLUE, GREY, RED, axes, picture, table, write_page
+from stream_ccsd.page import BLUE, GREY, RED, along_time, axes, picture, table, write_page
 
 
 def write_report(path: Path, name: str, summary: dict[str, Any], tally: Tally) -> Path:
@@ -18,7 +18,7 @@ def write_report(path: Path, name: str, summary: dict[str, Any], tally: Tally) -
     parts = [_overview(summary), picture(_draw_time(tally), "transactions and alerts over time")]
     parts += ["<h2>Alert scores</h2>", picture(_draw_scores(tally, summary), "distribution of the alert score")]
     if tally.labelled:
-        parts += ["<h2>Against the labels</h2>", *_against_labels(summary)]
+        parts += ["<h2>Against the labels</h2>", *_against_labels(summary, tally)]
     parts += ["<h2>Highest alerts</h2>", *_alerts(tally)]
     if tally.dead_letters:
         rows = [[reason, f"{count:,}"] for reason, count in tally.dead_letters.most_common()]
@@ -44,7 +44,7 @@ def _overview(summary: dict[str, Any]) -> str:
     )
 
 
-def _against_labels(summary: dict[str, Any]) -> list[str]:
+def _against_labels(summary: dict[str, Any], tally: Tally) -> list[str]:
     def share(value: float | None) -> str:
         return "-" if value is None else f"{value:.0%}"
 
@@ -57,7 +57,7 @@ def _against_labels(summary: dict[str, Any]) -> list[str]:
     if summary["median_delay_time"] is not None:
         text += (
             f"; half of them within {summary['median_delay_transactions']:.0f} transactions "
-            f"({summary['median_delay_time']:.2g} units of time)"
+            f"({tally.calendar.length(summary['median_delay_time'])})"
         )
     return [text + ". The engine never sees a label.</p>", table(["pattern", "accounts", "caught"], rows)]
 
@@ -69,7 +69,7 @@ def _alerts(tally: Tally) -> list[str]:
     for _, _, line in sorted(tally.top, reverse=True):
         alert = json.loads(line)
         best = "; ".join(r["text"] for r in alert["reasons"][:2])
-        rows.append([alert["account"], f"{alert['time']:g}", f"{alert['score']:.1f}", best])
+        rows.append([alert["account"], tally.calendar.show(alert["time"]), f"{alert['score']:.1f}", best])
     return [
         table(["account", "time", "score", "why"], rows),
         "<p class=note>Scores are in nats of rarity: 6.9 is one in 1,000 normal transactions, 9.2 one in 10,000.</p>",
@@ -82,7 +82,7 @@ def _draw_time(tally: Tally) -> Any:
     if not counts.events:
         return figure
     places = np.arange(min(counts.events), max(counts.events) + 1)
-    edges = np.append(places, places[-1] + 1) * counts.width
+    edges = along_time(panels[:, 0], tally.calendar, (np.append(places, places[-1] + 1) * counts.width).tolist())
     for ax, kinds in ((panels[0, 0], [("events", GREY)]), (panels[1, 0], [("fraud", BLUE), ("alerts", RED)])):
         for kind, colour in kinds:
             values = [getattr(counts, kind)[place] for place in places.tolist()]
@@ -91,8 +91,8 @@ def _draw_time(tally: Tally) -> Any:
             name = {"events": "transactions", "fraud": "fraudulent transactions (labels)"}.get(kind, kind)
             ax.stairs(values, edges, color=colour, label=name, lw=1.2)
         ax.legend(fontsize=8, loc="upper left")
-        ax.set(ylim=(0, None), ylabel=f"in {counts.width:g} of time")
-    panels[1, 0].set(xlabel="time")
+        ax.set(ylim=(0, None), ylabel=f"in {tally.calendar.length(counts.width)}")
+    panels[0, 0].set_xlabel("")
     return figure
 
 

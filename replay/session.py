@@ -87,6 +87,7 @@ class Session:
             "model": self.model.version,
             "library_windows": self.model.facts["library_windows"],
             "threshold": recording.engine.threshold,
+            "calendar": self.model.calendar.to_dict(),
             "complete": complete,
             "position": recording.reached.position,
             "events": clock.events,
@@ -106,7 +107,7 @@ class _InMemory:
     def __init__(self, session: Session) -> None:
         self.engine = Engine(session.model, threshold=session.threshold)
         self.reached = START
-        self._tally = Tally()
+        self._tally = Tally(session.model.calendar)
         self._files = OutputFiles(session.out, session.model.version)
 
     def record(self, harvest: Harvest) -> None:
@@ -136,6 +137,7 @@ class _Durable:
             "source": session.source.fingerprint(),
             "model": session.model.version,
             "threshold": threshold,
+            "calendar": session.model.calendar.to_dict(),
         }
         self._file = self._resumed(session, facts) if session.resume else StateFile.create(session.state, facts)
         self.engine = Engine(session.model, self._file.states, threshold)
@@ -143,12 +145,12 @@ class _Durable:
     def _resumed(self, session: Session, facts: dict[str, Any]) -> StateFile:
         assert session.state is not None
         found = StateFile.open(session.state)
-        same = {name: found.facts[name] == value for name, value in facts.items()}
+        same = {name: found.facts.get(name) == value for name, value in facts.items()}
         same["source"] = session.source.matches(found.facts["source"])
         other = next((name for name, agrees in same.items() if not agrees), None)
         if other is not None:
             found.close()
-            detail = "" if other == "source" else f" ({found.facts[other]!r}, now {facts[other]!r})"
+            detail = "" if other == "source" else f" ({found.facts.get(other)!r}, now {facts[other]!r})"
             raise StreamCcsdError(
                 f"{session.state} was begun with another {other}{detail}: resume with the same file, options and "
                 "model, or start anew with another --state"
@@ -166,7 +168,7 @@ class _Durable:
         return self._file.reached
 
     def finish(self) -> Tally:
-        tally = Tally()
+        tally = Tally(self._session.model.calendar)
         try:
             export(self._file, self._session.out, tally)
             self._file.check_in_place()

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from stream_ccsd.calendar import Calendar
 from stream_ccsd.status import Status
 
 # Histogram of the alert score, in nats of rarity.
@@ -21,9 +22,10 @@ _TOP = 25
 
 @dataclass
 class OverTime:
-    """Counts along time in bins that double their width when there would be too many."""
+    """Counts along time in bins that widen when there would be too many: to hours, days, weeks, or to twice as much."""
 
-    width: float = 1.0
+    calendar: Calendar = field(default_factory=Calendar)
+    width: int = 1
     events: Counter[int] = field(default_factory=Counter)
     alerts: Counter[int] = field(default_factory=Counter)
     fraud: Counter[int] = field(default_factory=Counter)
@@ -35,18 +37,20 @@ class OverTime:
         counter.update(dict(zip(bins.tolist(), counts.tolist(), strict=True)))
         # By their span, not their number: a time far away from the others must not make a long empty axis.
         while self.events and max(self.events) - min(self.events) >= _MOST_BINS:
-            self.width *= 2
+            wider = next((width for width in self.calendar.widths if width > self.width), 2 * self.width)
             for name in ("events", "alerts", "fraud"):
-                halved: Counter[int] = Counter()
+                merged: Counter[int] = Counter()
                 for place, count in getattr(self, name).items():
-                    halved[place // 2] += count
-                setattr(self, name, halved)
+                    merged[place // (wider // self.width)] += count
+                setattr(self, name, merged)
+            self.width = wider
 
 
 @dataclass
 class Tally:
     """Counts over all recorded scores, in stream order, against labels where the source has any."""
 
+    calendar: Calendar = field(default_factory=Calendar)
     transactions: int = 0
     late: int = 0
     alerts: int = 0
@@ -56,12 +60,15 @@ class Tally:
     own: Counter[str] = field(default_factory=Counter)
     caught: dict[str, tuple[float, int]] = field(default_factory=dict)  # delay in time and in transactions
     false_accounts: set[str] = field(default_factory=set)
-    over_time: OverTime = field(default_factory=OverTime)
+    over_time: OverTime = field(init=False)
     histogram: dict[str, Any] = field(
         default_factory=lambda: {name: np.zeros(len(EDGES) - 1, np.int64) for name in ("normal", "fraud")}
     )
     labelled: bool = False
     top: list[tuple[float, int, str]] = field(default_factory=list)  # score, position, the alert as JSON
+
+    def __post_init__(self) -> None:
+        self.over_time = OverTime(self.calendar)
 
     def add_scores(self, scores: pa.RecordBatch) -> None:
         """Count a batch of scores."""

@@ -256,8 +256,8 @@ class Engine:
 
     def _far_ahead(self, transaction: Transaction) -> str:
         return (
-            f"time {transaction.time!r} is later than {self._latest!r}, the latest this model takes: is it a mistake? "
-            "Otherwise fit with a larger horizon"
+            f"time {transaction.time!r} is later than {self.model.calendar.show(self._latest)}, the latest this model "
+            "takes: is it a mistake? Otherwise fit with a larger horizon"
         )
 
     def _answers(self, good: Sequence[Transaction]) -> list[Result]:
@@ -270,9 +270,11 @@ class Engine:
                 results.append(Result(transaction, STATUSES[status], model=self._version, reason=forgotten))
                 continue
             if status == TOO_LATE:
+                calendar = self.model.calendar
                 reason = (
-                    f"time {transaction.time:g} lies {newest - transaction.time:g} behind the account's newest "
-                    f"({newest:g}), more than the grace of {self.model.settings.grace:g}"
+                    f"time {calendar.show(transaction.time)} lies {calendar.length(newest - transaction.time)} behind "
+                    f"the account's newest ({calendar.show(newest)}), more than the grace of "
+                    f"{calendar.length(self.model.settings.grace)}"
                 )
                 results.append(Result(transaction, STATUSES[status], model=self._version, reason=reason))
                 continue

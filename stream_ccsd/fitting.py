@@ -13,6 +13,7 @@ from numba import njit
 
 from stream_ccsd.account import EVIDENCE, AccountCodec
 from stream_ccsd.alert.threshold import threshold_by_budget
+from stream_ccsd.calendar import Calendar
 from stream_ccsd.codes import Codes
 from stream_ccsd.divergence import median_bandwidth
 from stream_ccsd.engine import make_kit
@@ -67,8 +68,6 @@ def fit(
     settings = settings or Settings()
     histories, codes, (first, last) = _collect(transactions)
     accounts = sorted(histories)
-    if len(accounts) < 2:
-        raise FitError(f"a model needs transactions of at least 2 normal accounts, got {len(accounts)}")
     shuffled = np.random.default_rng(settings.seed).permutation(len(accounts))
     held_out = {accounts[i] for i in shuffled[: max(1, round(settings.holdout * len(accounts)))]}
     learnt = [histories[a] for a in accounts if a not in held_out]
@@ -105,6 +104,7 @@ def fit(
         },
         names=codes.names,
         accounts=tuple(accounts),
+        calendar=Calendar.choose(settings.time_unit, settings.time_origin, (first, last)),
     )
     return replace(model, tails=_calibrate(model, calibration, progress))
 
@@ -124,7 +124,7 @@ _COLUMNS = ("amounts", "categories", "merchants")
 
 def _collect(
     transactions: Iterable[Transaction],
-) -> tuple[dict[str, AccountHistory], Codes, tuple[float | None, float | None]]:
+) -> tuple[dict[str, AccountHistory], Codes, tuple[float, float]]:
     """Histories by account, codes of all names, and the times between which everything lies."""
     rows: dict[str, list[Transaction]] = {}
     names: set[str] = set()
@@ -136,6 +136,8 @@ def _collect(
         rows.setdefault(transaction.account, []).append(transaction)
         names |= {transaction.category, transaction.merchant}
         first, last = min(first, transaction.time), max(last, transaction.time)
+    if len(rows) < 2:
+        raise FitError(f"a model needs transactions of at least 2 normal accounts, got {len(rows)}")
     code = Codes.of(names)
     histories = {}
     for account, entries in rows.items():
@@ -145,7 +147,7 @@ def _collect(
             np.array([code(t.category) for t in entries], np.uint32),
             np.array([code(t.merchant) for t in entries], np.uint32),
         )
-    return histories, code, (float(first), float(last)) if rows else (None, None)
+    return histories, code, (float(first), float(last))
 
 
 def _named(transaction: Any) -> str:

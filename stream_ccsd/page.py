@@ -6,14 +6,20 @@ import base64
 import html
 import io
 import re
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from stream_ccsd.calendar import Calendar, plain_number
 from stream_ccsd.writing import WriteError, write_whole
 
 # A cell that is a number, a list of them like "3 / 1 / 2", or nothing.
 _NUMBER = re.compile(r"[-+0-9.,%e/ ]*")
+
+# Digits of a time on an axis that still leave room for as many labels as usual.
+_SHORT_LABEL = 6
 
 RED, BLUE, GREY, GREEN = "#b2182b", "#2166ac", "#777777", "#1b7837"
 
@@ -66,9 +72,44 @@ def axes(rows: int, columns: int, width: float, height: float) -> tuple[Any, Any
     return figure, figure.subplots(rows, columns, squeeze=False)
 
 
+def along_time(panels: Iterable[Any], calendar: Calendar, times: Sequence[float]) -> list[Any]:
+    """Make the lower axes of these panels axes of time, with dates if all of the times have one.
+
+    Returns where on these axes the times are.
+    """
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter  # noqa: PLC0415
+
+    moments: list[Any] = [calendar.moment(time) for time in times]
+    # An axis has margins; they must not reach beyond the years that dates have.
+    dated = calendar.origin is not None and all(m is not None and 1000 <= m.year <= 9000 for m in moments)
+    longest = max((len(plain_number(time)) for time in times), default=0)
+    for ax in panels:
+        if dated:
+            zone = calendar.origin.tzinfo if calendar.origin else None
+            locator = AutoDateLocator(tz=zone)  # type: ignore[no-untyped-call]
+            ax.xaxis.set_major_locator(locator)
+            ax.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz=zone))  # type: ignore[no-untyped-call]
+            if len(set(moments)) == 1:  # left alone, an axis around one moment is four years long
+                ax.set_xlim(moments[0] - timedelta(hours=12), moments[0] + timedelta(hours=12))
+        else:
+            ax.ticklabel_format(axis="x", style="plain", useOffset=False)
+            if longest > _SHORT_LABEL:
+                ax.locator_params(axis="x", nbins=4)
+        ax.set_xlabel(calendar.axis_label(dated))
+    return moments if dated else list(times)
+
+
+def drawn(figure: Any, kind: str = "png") -> bytes:
+    """The figure as a file of that kind: png, svg or pdf."""
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        # Names may be in any script. What the font does not have is drawn as boxes, and nobody needs to be told.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from")
+        figure.savefig(buffer, format=kind, dpi=110)
+    return buffer.getvalue()
+
+
 def picture(figure: Any, alternative: str) -> str:
     """The figure inside the page, with a text for those who cannot see it."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=110)
-    data = base64.b64encode(buffer.getvalue()).decode()
+    data = base64.b64encode(drawn(figure)).decode()
     return f'<img alt="{html.escape(alternative)}" src="data:image/png;base64,{data}">'

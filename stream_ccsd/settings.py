@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal, get_args
 
+from stream_ccsd.calendar import UNITS, CalendarError, Unit, parse_moment
 from stream_ccsd.errors import StreamCcsdError
 
 Standardisation = Literal["causal", "history"]
@@ -142,7 +143,13 @@ class Settings:
     grace: float = 0.0
     """How far an event may lie behind its account's newest and still be processed, marked as late."""
     horizon: float | None = None
-    """How far an event may lie ahead of the newest that was fitted on; None: a thousand times their span."""
+    """How far an event may lie ahead of the newest that was fitted on; None: ten years, or a thousand times their span."""
+
+    # What people are shown
+    time_unit: Unit | None = None
+    """Of the transactions' time: seconds, milliseconds, days or number; None: recognised when a model is fitted."""
+    time_origin: str | None = None
+    """The moment of time 0, in ISO 8601; None: 1970 where times are (milli)seconds since then, else unknown."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in _WHOLE.items():
@@ -163,6 +170,15 @@ class Settings:
         _require(
             self.divergence or self.alert_on != "divergence", "alert_on", self.alert_on, "a score that is switched on"
         )
+
+        _require(self.time_unit in (None, *UNITS), "time_unit", self.time_unit, f"one of {', '.join(UNITS)}, or None")
+        if self.time_origin is not None:
+            named = self.time_unit not in (None, "number")
+            _require(named, "time_unit", self.time_unit, "seconds, milliseconds or days where there is a time_origin")
+            try:
+                parse_moment(self.time_origin)
+            except CalendarError as error:
+                raise SettingsError(f"time_origin: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -113,7 +113,7 @@ def library_log_weights(windows, x, category, merchant, s, sigma_x):
 
 
 def window_score(windows, amounts, categories, merchants, s, sigma_x, sigma_y, known=None, stride=1):
-    """The paper's score of the last window of a history, with nothing clever: double sums over all pairs.
+    """The paper's score of a history's last window, with nothing clever: double sums over all pairs, in logarithms.
 
     ``known`` are the amounts that mean and deviation are taken of: by default those seen so far.
     """
@@ -131,8 +131,7 @@ def window_score(windows, amounts, categories, merchants, s, sigma_x, sigma_y, k
     x = window(t)
     log_q = library_log_weights(windows, x, categories[t], merchants[t], s, sigma_x)
     top = np.argsort(-log_q, kind="stable")[: s.neighbours]
-    q = np.exp(log_q[top] - log_q[top].max())
-    q /= q.sum()
+    q = log_q[top] - np.logaddexp.reduce(log_q[top])
     y_q = [abs(windows.change[j]) for j in top]
     f_q = [(bool(windows.regime[j] & 2), bool(windows.regime[j] & 1)) for j in top]
 
@@ -141,32 +140,33 @@ def window_score(windows, amounts, categories, merchants, s, sigma_x, sigma_y, k
         end = t - lag
         if end < k - 1:
             break
-        w = math.exp(-sum((a - b) ** 2 for a, b in zip(window(end), x, strict=True)) / (2 * sigma_x**2))
-        w *= (s.rho_category if categories[end] != categories[t] else 1.0) if s.attenuation else 1.0
+        w = (s.rho_category if categories[end] != categories[t] else 1.0) if s.attenuation else 1.0
         w *= (s.rho_merchant if merchants[end] != merchants[t] else 1.0) if s.attenuation else 1.0
         w *= 0.5 ** (lag / s.half_life) if s.decay else 1.0
         if s.boosts:
             w *= s.eta_category if flags(end)[0] == flags(t)[0] else 1.0
             w *= s.eta_merchant if flags(end)[1] == flags(t)[1] else 1.0
-        p.append(w)
+        square = sum((a - b) ** 2 for a, b in zip(window(end), x, strict=True))
+        p.append(math.log(w) - square / (2 * sigma_x**2))
         y_p.append(abs(amounts[end] - amounts[end - 1]) / deviation)
         f_p.append(flags(end))
     if not p:
         return math.nan
-    p = np.array(p) / np.sum(p)
+    p = np.array(p) - np.logaddexp.reduce(p)
 
     def likeness(y, f, y2, f2):
-        value = math.exp(-((y - y2) ** 2) / (2 * sigma_y**2))
+        value = -((y - y2) ** 2) / (2 * sigma_y**2)
         if s.gates:
-            value *= (s.gate_category if f[0] != f2[0] else 1.0) * (s.gate_merchant if f[1] != f2[1] else 1.0)
+            value += math.log(s.gate_category if f[0] != f2[0] else 1.0)
+            value += math.log(s.gate_merchant if f[1] != f2[1] else 1.0)
         return value
 
     def term(w, y, f, w2, y2, f2):
         left, right = list(zip(w, y, f, strict=True)), list(zip(w2, y2, f2, strict=True))
-        return sum(a * b * likeness(u, g, v, h) for a, u, g in left for b, v, h in right)
+        return np.logaddexp.reduce([a + b + likeness(u, g, v, h) for a, u, g in left for b, v, h in right])
 
     pp, qq, pq = term(p, y_p, f_p, p, y_p, f_p), term(q, y_q, f_q, q, y_q, f_q), term(p, y_p, f_p, q, y_q, f_q)
-    return 0.5 * (math.log(pp) + math.log(qq)) - math.log(pq)
+    return 0.5 * (pp + qq) - pq
 
 
 def outcome_kernel(o, o2, s):

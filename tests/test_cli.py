@@ -1,23 +1,83 @@
 import json
+import os
+import pty
 import subprocess
 import sys
 
 import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+from rich.markup import escape
 from typer.testing import CliRunner
 
 from stream_ccsd.cli.main import app
+from stream_ccsd.cli.output import make_console, plain_table
 from tests.commands import RUN
 
 runner = CliRunner()
 
 
-COMMANDS = [[], ["bench"], ["bench", "pairwise", "--help"], ["bench", "engine", "--help"], ["--help"]]
+def commands(command, path=()):
+    """Every command and group of the tree, with the words that lead there."""
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
 
 
-@pytest.mark.parametrize("arguments", COMMANDS)
-def test_help(arguments):
-    result = runner.invoke(app, arguments)
+TREE = list(commands(typer.main.get_command(app)))
+
+
+@pytest.mark.parametrize(("path", "command"), TREE, ids=lambda x: " ".join(x) if isinstance(x, tuple) else "")
+def test_help_of_every_command(path, command):
+    result = runner.invoke(app, [*path, "--help"], env={"COLUMNS": "80", "TERMINAL_WIDTH": "80", "FORCE_COLOR": "1"})
+    assert result.exit_code == 0, result.exception
     assert "Usage" in result.output
+    assert max(map(len, result.output.splitlines())) <= 80
+    for option in command.params:
+        assert option.opts[0] in result.output
+
+
+@pytest.mark.parametrize("arguments", [[], ["bench"]])
+def test_without_arguments_there_is_help(arguments):
+    assert "Usage" in runner.invoke(app, arguments).output
+
+
+def test_help_on_a_terminal():
+    """A real one, where colours and boxes would be: brackets in a help text must stay what they are."""
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "COLUMNS": "80", "TERM": "xterm-256color"}
+    command = [sys.executable, "-c", RUN, "alerts", "--help"]
+    with subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=environment) as process:
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 65_536):
+                shown += part
+        except OSError:  # the other end is closed
+            pass
+    os.close(ours)
+    assert process.returncode == 0, shown
+    assert b"kafka://host:port[/topic]" in shown
+
+
+@given(
+    st.lists(st.floats(-1e12, 1e12), min_size=1, max_size=4),
+    st.text(st.characters(categories=["L", "N", "P", "S", "Zs"]), max_size=300),
+)
+def test_tables_fold_names_and_never_cut_numbers(values, name):
+    numbers = [f"{value:,.2f}" for value in values[:3]]
+    table = plain_table("a title", ["name"], [f"n{i}" for i in range(len(numbers))], ["why"])
+    table.add_row(escape(name), *numbers, escape(name))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "80")
+        console = make_console()
+        with console.capture() as shown:
+            console.print(table)
+    assert all(number in shown.get() for number in numbers)
+    assert "…" not in shown.get() or "…" in name
+    assert all(cell_len(line) <= 80 for line in shown.get().split("\n"))
 
 
 def test_bench_pairwise_prints_json_alone():

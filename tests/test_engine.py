@@ -155,7 +155,7 @@ def test_late_events_within_the_grace_are_marked_and_beyond_it_refused(model):
     refused = engine.process(too_late)
     assert refused.status == "too late"
     assert refused.score is None
-    assert "5.5 behind the account's newest (10), more than the grace of 5" in refused.reason
+    assert "5.5 units of time behind the account's newest (10), more than the grace of 5 units" in refused.reason
     assert engine.states == before
     assert engine.process(replace(event, id="4", time=10.0)).status == "scored"
 

@@ -29,6 +29,17 @@ def imported(path: Path) -> set[str]:
     return names
 
 
+@pytest.mark.parametrize("path", sorted((ROOT / "stream_ccsd" / "cli").glob("*.py")), ids=lambda p: p.name)
+def test_consoles_and_tables_are_made_in_one_place(path):
+    """Where names stay names, and numbers are not cut."""
+    made = {
+        node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+    }
+    assert path.name == "output.py" or not made & {"Console", "Table", "add_column"}
+
+
 @pytest.mark.parametrize("path", CORE, ids=lambda p: str(p.relative_to(ROOT)))
 def test_the_core_imports_nothing_above_it(path):
     above = {"replay", "offline", "pandas", "faust", "river", "typer", "rich", "tests"}

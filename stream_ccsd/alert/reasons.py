@@ -49,6 +49,7 @@ class Alert:
     account: str
     transaction: str
     time: float
+    when: str | None  # that time as a date in ISO 8601, where the model's calendar knows it
     score_name: str
     score: float  # rarity of the score, -log(tail rate), in nats
     threshold: float
@@ -99,6 +100,7 @@ def make_alert(
         account=transaction.account,
         transaction=transaction.id,
         time=transaction.time,
+        when=model.calendar.iso(transaction.time),
         score_name=score_name,
         score=float(out["score"]),
         threshold=threshold,
@@ -121,15 +123,15 @@ def _reasons(model: Model, transaction: Transaction, out: Any) -> list[Reason]:
     """The parts of the outcome score, which add up to it, and how much more the account's habits say."""
     parts = {name: float(out[f"{name}_part"]) for name in ("merchant", "category", "amount", "constant")}
     share = shares(model.laws, model.codes(transaction.category), model.codes(transaction.merchant))
-    merchant, category = repr(transaction.merchant), repr(transaction.category)
+    merchant, category = repr(transaction.merchant), transaction.category
     # A merchant rarer than the kernel's allowance for mismatches says little: its category stands in for it.
     rare = share.merchant < model.laws.mismatch
-    where = f"in {category}" if share.category else "elsewhere"
+    where = _within(category, share.category)
     if share.category_at_merchant and not rare:
         where = f"at {merchant}"
     texts = {
         "merchant": f"merchant {merchant} {_sees(share.merchant)}",
-        "category": f"category {category} {_sees(share.category if rare else share.category_at_merchant)}"
+        "category": _category(category, share.category if rare else share.category_at_merchant)
         + ("" if rare else f" at {merchant}"),
         "amount": f"amount {transaction.amount:,.2f} is {_distance(parts['amount'])} what is paid {where}",
         "constant": "how concentrated normal behaviour is as a whole: the same for every transaction",
@@ -142,11 +144,31 @@ def _reasons(model: Model, transaction: Transaction, out: Any) -> list[Reason]:
 
 
 def _sees(share: float) -> str:
+    return f"sees {_part(share)} normal transactions" if share else "never occurs in normal transactions"
+
+
+def _category(category: str, share: float) -> str:
+    """How usual the category is; a stream need not have any."""
+    if category:
+        return f"category {category!r} {_sees(share)}"
     if not share:
-        return "never occurs in normal transactions"
-    return (
-        f"sees {share:.0%} of normal transactions" if share >= 0.1 else f"sees 1 in {one_in(share)} normal transactions"
-    )
+        return "no category is named, as never in normal transactions"
+    return f"no category is named, as in {_part(share)} normal transactions"
+
+
+def _within(category: str, share: float) -> str:
+    """Where amounts are compared with those of the category, as part of a sentence."""
+    if not share:
+        return "elsewhere"
+    if category:
+        return f"in {category!r}"
+    return "in normal transactions" if share == 1 else "where no category is named"
+
+
+def _part(share: float) -> str:
+    if share == 1:
+        return "all"
+    return f"{share:.0%} of" if share >= 0.1 else f"1 in {one_in(share)}"
 
 
 def _distance(nats: float) -> str:

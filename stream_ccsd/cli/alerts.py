@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,12 +13,21 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from stream_ccsd.calendar import Calendar, alert_moment
 from stream_ccsd.cli.kafka import KafkaConfigOption, follow
-from stream_ccsd.cli.options import OptionalStateOption, StateOption
-from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table
+from stream_ccsd.cli.options import OptionalStateOption, StateOption, account_name, number_or_date, stream_time
+from stream_ccsd.cli.output import JsonOption, check_target, emit, make_console, plain_table
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.writing import check_writable, write_whole
 
-_COLUMNS = ("position", "id", "account", "time", "score", "tail_rate", "headline")
+_STORED = ("position", "id", "account", "time", "score", "tail_rate", "headline", "json")
+_COLUMNS = ("position", "id", "account", "time", "when", "score", "tail_rate", "headline")
+# What a spreadsheet takes for the beginning of a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+# The largest number SQLite knows; there are never so many alerts.
+_ALL = 2**63 - 1
+
+_Rows = list[dict[str, Any]]
 
 
 def alerts(
@@ -26,8 +37,18 @@ def alerts(
         typer.Option("--from", metavar="URL", help="Follow workers' alerts live: kafka://host:port[/topic]."),
     ] = None,
     account: Annotated[str | None, typer.Option(help="Only of this account.")] = None,
-    since: Annotated[float | None, typer.Option(help="Only from this time of the stream on.")] = None,
-    style: Annotated[str, typer.Option("--format", help="table, json (a line each), csv or parquet.")] = "table",
+    since: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Only from this time of the stream on: its number, or a date (ISO 8601)."),
+    ] = None,
+    style: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="table, json (a line each), csv or parquet. In csv, texts that a spreadsheet would run as a formula "
+            "begin with an apostrophe; json and parquet are exact.",
+        ),
+    ] = "table",
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file; parquet needs one.")] = None,
     limit: Annotated[
         int | None, typer.Option(min=1, help="At most so many: the newest of a file, the next of a topic.")
@@ -40,113 +61,161 @@ def alerts(
     """List and export alerts of a replay, also while it runs; or follow those of Kafka workers as they come."""
     if (state is None) == (source is None):
         raise StreamCcsdError("name one place: --state FILE of a replay, or --from kafka://host:port of workers")
+    account = account_name(account)
     if source is not None:
         if out is not None:
             raise StreamCcsdError("--out is for alerts of a file; those of a topic go to standard output")
+        late_enough = _since(since)
 
         def wanted(alert: dict[str, Any]) -> bool:
-            return (account is None or alert["account"] == account) and (since is None or alert["time"] >= since)
+            return (account is None or alert["account"] == account) and late_enough(alert)
 
         follow(source, kafka_config, beginning, limit, wanted, style)
         return
-    from replay.state import StateFile
-
     if style not in ("table", "json", "csv", "parquet"):
         raise typer.BadParameter(f"expected table, json, csv or parquet, got {style!r}", param_hint="--format")
     if style == "parquet" and out is None:
         raise StreamCcsdError("parquet is not for a terminal: name a file with --out")
     if out is not None:
-        check_target(str(out))
+        check_writable(out)
     assert state is not None
+    rows, calendar = _stored(state, account, since, limit)
+    if style == "table" and out is None:
+        _show_table(rows, calendar)
+    elif out is None:
+        typer.echo(_text(rows, style), nl=False)
+    else:
+        write_whole(out, _parquet(rows) if style == "parquet" else _text(rows, style))
+
+
+def _stored(state: Path, account: str | None, since: str | None, limit: int | None) -> tuple[_Rows, Calendar]:
+    """Alerts of a state file, and what its times mean."""
+    from replay.state import StateFile
+
     opened = StateFile.open(state, read_only=True)
     try:
-        rows = opened.query(
-            f"SELECT {', '.join(_COLUMNS)}, json FROM alerts WHERE (:account IS NULL OR account = :account) "
+        calendar = Calendar.from_dict(opened.facts["calendar"])
+        found = opened.query(
+            f"SELECT {', '.join(_STORED)} FROM alerts WHERE (:account IS NULL OR account = :account) "
             "AND (:since IS NULL OR time >= :since) ORDER BY position DESC LIMIT :limit",
-            {"account": account, "since": since, "limit": -1 if limit is None else limit},
-        )[::-1]
+            {
+                "account": account,
+                "since": stream_time(since, "--since", lambda: calendar),
+                "limit": min(limit or _ALL, _ALL),
+            },
+        )
     finally:
         opened.close()
-    if style == "table" and out is None:
-        _show_table(rows)
-        return
-    if style == "parquet":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        columns = dict(zip((*_COLUMNS, "json"), zip(*rows, strict=True), strict=True)) if rows else {}
-        pq.write_table(pa.table({name: list(columns.get(name, ())) for name in (*_COLUMNS, "json")}), out)
-        return
-    text = _text(rows, style)
-    if out is None:
-        typer.echo(text, nl=False)
-    else:
-        out.write_text(text, encoding="utf-8")
+    rows = [dict(zip(_STORED, row, strict=True)) for row in reversed(found)]
+    return [row | {"when": calendar.iso(row["time"])} for row in rows], calendar
 
 
-def _text(rows: list[tuple[Any, ...]], style: str) -> str:
+def _since(text: str | None) -> Callable[[dict[str, Any]], bool]:
+    """Whether an alert off a topic is late enough; a date is compared with the alert's own, which it may not have."""
+    since = number_or_date(text, "--since")
+
+    def late_enough(alert: dict[str, Any]) -> bool:
+        if isinstance(since, datetime):
+            moment = alert_moment(alert)
+            return moment is not None and moment >= since
+        return since is None or alert["time"] >= since
+
+    return late_enough
+
+
+def _text(rows: _Rows, style: str) -> str:
     if style == "json":
-        return "".join(row[-1] + "\n" for row in rows)
+        return "".join(row["json"] + "\n" for row in rows)
     buffer = io.StringIO()
     writer = csv.writer(buffer, delimiter="\t" if style == "table" else ",", lineterminator="\n")
     writer.writerow(_COLUMNS)
-    writer.writerows(row[:-1] for row in rows)
+    writer.writerows([_defused(row[name]) for name in _COLUMNS] for row in rows)
     return buffer.getvalue()
 
 
-def _show_table(rows: list[tuple[Any, ...]]) -> None:
-    console = Console()
-    table = plain_table(f"{len(rows):,} alerts")
-    for column in ("time", "score", "alert"):
-        table.add_column(column, justify="left" if column == "alert" else "right")
+def _defused(value: Any) -> Any:
+    """A text that a spreadsheet shows and does not run; numbers stay as they are."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
+
+
+def _parquet(rows: _Rows) -> bytes:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    kinds = {"position": pa.int64(), "time": pa.float64(), "score": pa.float64(), "tail_rate": pa.float64()}
+    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in (*_COLUMNS, "json")])
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, schema), sink)
+    return bytes(sink.getvalue())
+
+
+def _show_table(rows: _Rows, calendar: Calendar) -> None:
+    table = plain_table(f"{len(rows):,} alerts", numbers=["time", "score"], last=["alert"])
     for row in rows:
-        table.add_row(f"{row[3]:.2f}", f"{row[4]:.1f}", escape(row[6]))
-    console.print(table)
+        table.add_row(calendar.show(row["time"]), f"{row['score']:.1f}", escape(row["headline"]))
+    make_console().print(table)
 
 
 def explain(
     state: StateOption,
     account: Annotated[str, typer.Option(help="Which account.")],
     out: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Where to draw it (.png, .svg, .pdf); by default ACCOUNT.png.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Where to draw it (.png, .svg, .pdf); by default ACCOUNT.png here."),
     ] = None,
     json_target: JsonOption = None,
 ) -> None:
     """Explain one account: its timeline, its scores, and what is behind its alerts, as a picture and as text."""
-    from replay.explain import Explanation
+    from replay.explain import Explanation, picture_kind, picture_name
     from replay.state import StateFile
 
     check_target(json_target)
+    path = Path(picture_name(account)) if out is None else out
+    picture_kind(path)
+    check_writable(path)
+    account_name(account)
     opened = StateFile.open(state, read_only=True)
     try:
         found = Explanation.of(opened, account)
     finally:
         opened.close()
-    path = found.draw(out or Path(f"{''.join(c if c.isalnum() else '_' for c in account)}.png"))
-    emit(found.to_dict() | {"picture": str(path)}, json_target, _show_explanation)
+    emit(found.to_dict() | {"picture": str(found.draw(path))}, json_target, _show_explanation)
 
 
 def _show_explanation(console: Console, found: dict[str, Any]) -> None:
-    rows = found["transactions"]
+    rows, calendar = found["transactions"], Calendar.from_dict(found["calendar"])
     console.print(
-        f"[bold]account {escape(found['account'])}[/bold]: {len(rows):,} transactions from {rows[0]['time']:g} to "
-        f"{rows[-1]['time']:g}, {len(found['alerts'])} alerts; highest score {rows[-1]['maximum']:.1f} nats, "
-        f"threshold {found['threshold']:.1f}"
+        f"[bold]account {escape(found['account'])}[/bold]: {len(rows):,} transactions from "
+        f"{calendar.show(rows[0]['time'])} to {calendar.show(rows[-1]['time'])}, {_alerts(found)}; "
+        f"highest score {rows[-1]['maximum']:.1f} nats, threshold {found['threshold']:.1f}",
+        highlight=False,
     )
     for alert in found["alerts"]:
-        console.print(f"\n[bold]{alert['time']:g}[/bold]  {escape(alert['headline'])}", highlight=False)
+        console.print(f"\n[bold]{calendar.show(alert['time'])}[/bold]  {escape(alert['headline'])}", highlight=False)
         for reason in alert["reasons"]:
-            console.print(f"  {reason['nats']:6.2f} nats  {escape(reason['text'])}", highlight=False)
-        near = ", ".join(f"{n['category']} at {n['merchant']} {n['share']:.0%}" for n in alert["neighbours"])
+            nats = round(reason["nats"], 2) + 0.0  # never "-0.00"
+            console.print(f"  {nats:6.2f} nats  {escape(reason['text'])}", highlight=False)
+        near = ", ".join(f"{_place(n, 'in ')} {n['share']:.0%}" for n in alert["neighbours"])
         if near:
-            console.print(f"  compared with normal windows that end in {escape(near)}", highlight=False)
-    table = plain_table("\nits ten highest scores")
-    for column in ("time", "amount", "category", "merchant", "score", "outcome", "habit", "divergence", ""):
-        table.add_column(column, justify="left" if column in ("category", "merchant", "") else "right")
+            console.print(f"  compared with normal windows that end {escape(near)}", highlight=False)
+    numbers = ["time", "amount", "score", "outcome", "habit", "divergence"]
+    table = plain_table("\nits ten highest scores, * where it was alerted", numbers=numbers, last=["where"])
     for row in sorted(sorted(rows, key=lambda r: -r["score"])[:10], key=lambda r: r["position"]):
-        values = [f"{row[n]:.1f}" if row[n] is not None else "-" for n in ("score", "outcome", "habit", "divergence")]
-        mark = "alert" if row["alert"] else ""
-        where = escape(row["category"]), escape(row["merchant"])
-        table.add_row(f"{row['time']:g}", f"{row['amount']:,.2f}", *where, *values, mark)
+        score, *others = (
+            f"{row[n]:.1f}" if row[n] is not None else "-" for n in ("score", "outcome", "habit", "divergence")
+        )
+        mark = "*" if row["alert"] else " "
+        amount = f"{row['amount']:,.2f}"
+        table.add_row(calendar.show(row["time"]), amount, score + mark, *others, escape(_place(row)))
     console.print(table)
-    console.print(f"picture: {found['picture']}")
+    console.print(f"picture: {escape(found['picture'])}", soft_wrap=True, highlight=False)
+
+
+def _alerts(found: dict[str, Any]) -> str:
+    count = len(found["alerts"])
+    return f"{count:,} alert{'' if count == 1 else 's'}"
+
+
+def _place(row: dict[str, Any], before: str = "") -> str:
+    """Category and merchant; a stream need not have categories."""
+    return f"{before}{row['category']} at {row['merchant']}" if row["category"] else f"at {row['merchant']}"

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from stream_ccsd.cli.output import (
     DataRootOption,
@@ -114,10 +115,10 @@ def kafka(
 def _show_kafka(console: Console, result: dict[str, Any]) -> None:
     table = plain_table(
         f"{result['transactions']:,} transactions ({result['with_divergence']:.0%} with all scores), "
-        f"{result['partitions']} partitions, {result['library_windows']:,} library windows; all on one machine"
+        f"{result['partitions']} partitions, {result['library_windows']:,} library windows; all on one machine",
+        [""],
+        ["messages/s"],
     )
-    for column in ("", "messages/s"):
-        table.add_column(column, justify="right" if column else "left")
     for row in result["workers"]:
         table.add_row(f"{row['workers']} worker{'s' if row['workers'] > 1 else ''}", f"{row['tx_per_s']:,.0f}")
     table.add_row("bare Faust agent: reads, does nothing", f"{result['bare_faust_per_s']:,.0f}")
@@ -130,9 +131,8 @@ def _show_kafka(console: Console, result: dict[str, Any]) -> None:
 
 
 def _show_replay(console: Console, result: dict[str, Any]) -> None:
-    table = plain_table(f"{result['events']:,} records of {result['data']}")
-    for column in ("", "records/s", "outside scoring", "peak memory"):
-        table.add_column(column, justify="right" if column else "left")
+    title = f"{result['events']:,} records of {escape(result['data'])}"
+    table = plain_table(title, [""], ["records/s", "outside scoring", "peak memory"])
     for name, prefix in (("in memory", ""), ("state in SQLite", "durable_")):
         table.add_row(
             name,
@@ -158,10 +158,11 @@ def _numbers(text: str, option: str, least: int = 1) -> list[int]:
 
 def _show_engine(console: Console, result: dict[str, Any]) -> None:
     table = plain_table(
-        f"{result['events']:,} events of {result['data']}, {result['library_windows']:,} library windows, one core"
+        f"{result['events']:,} events of {escape(result['data'])}, {result['library_windows']:,} library windows, "
+        "one core",
+        [""],
+        ["events/s", "against the engine"],
     )
-    for column in ("", "events/s", "against the engine"):
-        table.add_column(column, justify="right" if column else "left")
     ours = result["events_per_s"]
     rows = (
         ("engine, one at a time", ours),
@@ -188,9 +189,8 @@ def _show_engine(console: Console, result: dict[str, Any]) -> None:
 
 
 def _show_pairwise(console: Console, result: dict[str, Any]) -> None:
-    table = plain_table(f"All pairs, {result['threads']} threads")
-    for column in ("series", "data", "fast s", "direct s", "DTW s", "vs direct", "vs DTW", "MB", "error"):
-        table.add_column(column, justify="right", no_wrap=True)
+    numbers = ("series", "data", "fast s", "direct s", "DTW s", "vs direct", "vs DTW", "MB", "error")
+    table = plain_table(f"All pairs, {result['threads']} threads", numbers=numbers)
     for row in result["sizes"]:
         table.add_row(
             str(row["series"]),

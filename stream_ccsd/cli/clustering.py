@@ -9,6 +9,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from stream_ccsd.cli.output import JsonOption, cache_folder, check_target, emit, plain_table, progress_bar
 from stream_ccsd.errors import StreamCcsdError
@@ -118,16 +119,15 @@ def _show(console: Console, result: dict[str, Any]) -> None:
 
     runs = result["runs"]
     cap = f", at most {runs[0]['cap']:,} series a part" if runs[0]["cap"] else ""
-    table = plain_table(f"{runs[0]['protocol']} protocol{cap}; chosen on TRAIN, NMI on TEST, mean of five seeds")
-    for column in ("data set", "distance", "setting", "NMI", "±", "ARI", "seconds"):
-        table.add_column(column, justify="left" if column in ("data set", "distance", "setting") else "right")
+    title = f"{runs[0]['protocol']} protocol{cap}; chosen on TRAIN, NMI on TEST, mean of five seeds"
+    table = plain_table(title, ["data set", "distance", "setting"], ["NMI", "±", "ARI", "seconds"])
     last = None
     for run in runs:
         name = method_name(run)
         if run["protocol"] == "paper":
             name = f"{run['distance']} {run.get('weights') or ''} {run['method']}".replace("  ", " ")
         table.add_row(
-            "" if run["dataset"] == last else run["dataset"],
+            "" if run["dataset"] == last else escape(run["dataset"]),
             name,
             setting_text(run),
             f"{run['nmi_mean']:.4f}",
@@ -143,9 +143,8 @@ def _show(console: Console, result: dict[str, Any]) -> None:
 
 
 def _comparison_table(compared: dict[str, Any]) -> Any:
-    table = plain_table(f"over {compared['datasets']} data sets; a name without an output chose it on TRAIN")
-    for column in ("distance", "mean NMI", "mean rank", "ccsd wins/ties/loses", "Wilcoxon p"):
-        table.add_column(column, justify="left" if column == "distance" else "right")
+    title = f"over {compared['datasets']} data sets; a name without an output chose it on TRAIN"
+    table = plain_table(title, ["distance"], ["mean NMI", "mean rank", "ccsd wins/ties/loses", "Wilcoxon p"])
     against = {a["method"]: a for a in compared["against"]}
     for name, value in sorted(compared["mean_nmi"].items(), key=lambda item: -item[1]):
         a = against.get(name)

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from stream_ccsd.cli.clustering import clustering
 from stream_ccsd.cli.options import ColumnsOption, columns_schema
@@ -113,10 +114,8 @@ def _show_patterns(console: Console, result: dict[str, Any]) -> None:
         ("account", "auc", "account AUC: its accounts against normal ones, each by its maximum"),
     )
     for level, metric, title in shown:
-        table = plain_table(f"simulated fraud by pattern, mean of {len(runs)} stream(s), {title}")
-        table.add_column("score")
-        for pattern in runs[0]["patterns"]:
-            table.add_column(pattern, justify="right")
+        heading = f"simulated fraud by pattern, mean of {len(runs)} stream(s), {title}"
+        table = plain_table(heading, ["score"], runs[0]["patterns"])
         for name in next(iter(runs[0]["patterns"].values()))[level]:
             cells = [mean(r["patterns"][p][level][name][metric] for r in runs) for p in runs[0]["patterns"]]
             ours = name in ("alert", "outcome", "habit", "divergence", "accumulated")
@@ -128,7 +127,7 @@ def _show_patterns(console: Console, result: dict[str, Any]) -> None:
 def _show(console: Console, result: dict[str, Any]) -> None:
     facts = result["data"]
     console.print(
-        f"{facts['name']}: {facts['transactions']:,} transactions, {facts['accounts']:,} accounts "
+        f"{escape(facts['name'])}: {facts['transactions']:,} transactions, {facts['accounts']:,} accounts "
         f"({facts['fraud_accounts']:,} with fraud), {facts['refused']} rows refused"
     )
     for protocol, show in (("paper", _show_paper), ("stream", _show_stream), ("time", _show_stream)):
@@ -139,9 +138,8 @@ def _show(console: Console, result: dict[str, Any]) -> None:
 
 
 def _show_paper(console: Console, runs: Runs) -> None:
-    table = plain_table(f"paper protocol, account level, mean of {len(runs)} split(s)")
-    for column in ("variant", "VAL AUC", "VAL AP", "TEST AUC", "TEST AP", "precision", "recall", "F1"):
-        table.add_column(column, justify="left" if column == "variant" else "right")
+    numbers = ("VAL AUC", "VAL AP", "TEST AUC", "TEST AP", "precision", "recall", "F1")
+    table = plain_table(f"paper protocol, account level, mean of {len(runs)} split(s)", ["variant"], numbers)
     variants = {"full": runs} | {name: [r["ablation"][name] for r in runs] for name in runs[0].get("ablation", {})}
     for name, rows in variants.items():
         values = [mean(r[part][m] for r in rows) for part in ("val", "test") for m in ("auc", "ap")]
@@ -164,9 +162,7 @@ def _show_paper(console: Console, runs: Runs) -> None:
 
 def _show_stream(console: Console, runs: Runs) -> None:
     title = f"{runs[0]['protocol']} protocol, TEST, mean of {len(runs)} split(s); no labels, nothing from the future"
-    table = plain_table(title)
-    for column in ("score", "account AUC", "AP", "F1", "transaction AUC", "AP"):
-        table.add_column(column, justify="left" if column == "score" else "right")
+    table = plain_table(title, ["score"], ["account AUC", "AP", "F1", "transaction AUC", "AP"])
     for name in (n for n in runs[0]["account"] if n != "baselines"):
         table.add_row(name, *_cells([r["account"][name] for r in runs], [r["transaction"].get(name) for r in runs]))
     for name in runs[0]["account"]["baselines"]:

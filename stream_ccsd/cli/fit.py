@@ -7,8 +7,18 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
-from stream_ccsd.cli.options import ColumnsOption, EncodingOption, SettingsOption, chosen_settings, columns_schema
+from stream_ccsd.calendar import Calendar
+from stream_ccsd.cli.options import (
+    ColumnsOption,
+    EncodingOption,
+    SettingsOption,
+    chosen_settings,
+    columns_schema,
+    file_calendar,
+    stream_time,
+)
 from stream_ccsd.cli.output import JsonOption, check_target, emit, progress_bar
 from stream_ccsd.errors import StreamCcsdError
 
@@ -25,7 +35,9 @@ def fit(
     ] = None,
     share: Annotated[float, typer.Option(help="Fit on so large a random share of the accounts (0 < s <= 1).")] = 1.0,
     seed: Annotated[int, typer.Option(help="Of that share.", min=0, max=2**63 - 1)] = 0,
-    until: Annotated[float | None, typer.Option(help="Use only what happened before this time.")] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Use only what happened before this time: a number or a date.")
+    ] = None,
     settings: SettingsOption = None,
     json_target: JsonOption = None,
 ) -> None:
@@ -34,22 +46,26 @@ def fit(
     With a share below 1, the others can be replayed unseen: stream-ccsd replay --data FILE --model DIR --unseen.
     """
     from replay.fitting import fit_file
+    from replay.source import FileSource
 
     check_target(json_target)
     if not 0 < share <= 1:
         raise typer.BadParameter(f"expected a number above 0, up to 1, got {share}", param_hint="--share")
     if not data.is_file():
         raise StreamCcsdError(f"there is no file {data}")
+    chosen, schema = chosen_settings(settings), columns_schema(columns)
+    source = FileSource(data, schema, encoding=encoding)
+    before = stream_time(until, "--until", lambda: file_calendar(source, chosen))
     with progress_bar() as start:
         found = fit_file(
             data,
-            chosen_settings(settings),
-            schema=columns_schema(columns),
+            chosen,
+            schema=schema,
             encoding=encoding,
             label=label,
             share=share,
             seed=seed,
-            until=until,
+            until=before,
             progress=start("calibrating"),
         )
     found.model.save(model)
@@ -57,9 +73,12 @@ def fit(
         "model": found.model.version,
         "folder": str(model),
         "accounts": len(found.accounts),
-        "left_out": found.left_out,
+        "left_out": found.left_out_label + found.left_out_share,
+        "left_out_label": found.left_out_label,
+        "left_out_share": found.left_out_share,
         "refused": found.refused,
         "threshold": found.model.threshold,
+        "calendar": found.model.calendar.to_dict(),
         **found.model.facts,
     }
     emit(facts, json_target, _show)
@@ -67,10 +86,19 @@ def fit(
 
 def _show(console: Console, facts: dict[str, Any]) -> None:
     console.print(
-        f"model {facts['model']} in {facts['folder']}: fitted on {facts['accounts']:,} accounts, "
-        f"{facts['library_windows']:,} library windows; {facts['left_out']:,} accounts left out, "
-        f"{facts['refused']:,} records refused"
+        f"model {facts['model']} in {escape(facts['folder'])}: learnt from {facts['accounts']:,} accounts "
+        f"({facts['library_windows']:,} library windows), calibrated on {facts['held_out_accounts']:,} held out of it"
     )
+    console.print(
+        f"left out: {facts['left_out_label']:,} accounts for their label, {facts['left_out_share']:,} by chance "
+        f"(--share); {facts['refused']:,} records refused"
+    )
+    calendar = Calendar.from_dict(facts["calendar"])
+    if calendar.origin is not None:
+        console.print(f"times are {calendar.unit} since {calendar.show(0.0)} ({calendar.origin.tzname()})")
+    else:
+        named = "plain numbers" if calendar.unit == "number" else f"{calendar.unit} since an unknown moment"
+        console.print(f"times are {named}: --set time_unit=... --set time_origin=... would give them dates")
 
 
 def simulate(
@@ -94,5 +122,5 @@ def simulate(
         town = Town(customers, days, fraud_share, merchants, seed)
         rows, frauds = write_simulated(town, out, start("days"))
     facts = {"file": str(out), "transactions": rows, "fraudulent": frauds, "customers": customers, "days": days}
-    text = f"{rows:,} transactions, {frauds:,} of them fraud: {out}"
+    text = f"{rows:,} transactions, {frauds:,} of them fraud: {escape(str(out))}"
     emit(facts, json_target, lambda console, _: console.print(text))

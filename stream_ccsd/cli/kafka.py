@@ -13,7 +13,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from stream_ccsd.cli.output import emit, progress_bar
+from stream_ccsd.calendar import show_alert_time
+from stream_ccsd.cli.output import emit, make_console, progress_bar
 from stream_ccsd.cli.signals import DEAD_LETTERS, STOPPED, stoppable
 from stream_ccsd.errors import StreamCcsdError
 
@@ -72,8 +73,8 @@ def send(
         done.to_dict() | {"to": to},
         json_target,
         lambda shown, result: shown.print(
-            f"{result['sent']:,} transactions sent to {to}, {result['dead_letters']:,} dead letters"
-            + (f" in {out}/dead_letters.jsonl" if result["dead_letters"] else "")
+            f"{result['sent']:,} transactions sent to {escape(to)}, {result['dead_letters']:,} dead letters"
+            + (f" in {escape(str(out))}/dead_letters.jsonl" if result["dead_letters"] else "")
         ),
     )
     if not done.complete:
@@ -94,15 +95,15 @@ def follow(
 
     # A topic need not be named: workers write alerts to "alerts" unless they are told otherwise.
     brokers, topic = parse_target(url if url.rstrip("/").count("/") > 2 else f"{url.rstrip('/')}/alerts")
-    console = Console()
+    console = make_console()
     if style == "table" and console.is_terminal:
-        console.print(f"alerts of {topic} on {brokers}, as they come; Ctrl-C ends it", style="dim")
+        console.print(f"alerts of {escape(topic)} on {escape(brokers)}, as they come; Ctrl-C ends it", style="dim")
 
     def show(alert: dict[str, Any]) -> None:
         if style == "json":
             typer.echo(json.dumps(alert))
         else:
-            line = f"[bold]{alert['time']:10.2f}[/bold]  {escape(alert['headline'])}"
+            line = f"[bold]{show_alert_time(alert):>10}[/bold]  {escape(alert['headline'])}"
             console.print(line, highlight=False, soft_wrap=True)
 
     security = _security(config)

@@ -24,6 +24,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # help texts are texts: brackets in them are no markup
 )
 app.command()(replay)
 app.command()(fit)

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import codecs
+import math
+from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from stream_ccsd.calendar import Calendar, CalendarError, parse_moment
+from stream_ccsd.errors import StreamCcsdError
 
 ColumnsOption = Annotated[
     str,
@@ -71,3 +77,47 @@ def chosen_settings(given: list[str] | None, **others: Any) -> Any:
         except ValueError:
             values[name.strip()] = text
     return Settings.from_dict(values)
+
+
+def number_or_date(text: str | None, option: str) -> float | datetime | None:
+    """A time of the stream as a person gives it."""
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        try:
+            return parse_moment(text)
+        except CalendarError as error:
+            raise typer.BadParameter(f"{error}; or the number of a time", param_hint=option) from error
+    if not math.isfinite(number):
+        raise typer.BadParameter(f"expected a finite number or a date, got {text!r}", param_hint=option)
+    return number
+
+
+def stream_time(text: str | None, option: str, calendar: Callable[[], Calendar]) -> float | None:
+    """The same as the stream's own number; ``calendar`` is asked only for dates."""
+    given = number_or_date(text, option)
+    try:
+        return calendar().time_of(given) if isinstance(given, datetime) else given
+    except CalendarError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def file_calendar(source: Any, settings: Any) -> Calendar:
+    """What the times of a file mean, before a model says so: from the settings, or from its first transactions."""
+    from itertools import islice
+
+    from stream_ccsd.transaction import Transaction
+
+    found = (item.found.time for item in source.items() if isinstance(item.found, Transaction))
+    return Calendar.choose(settings.time_unit, settings.time_origin, list(islice(found, 1000)))
+
+
+def account_name(text: str | None) -> str | None:
+    """An account as a stream could have it: what is no text can only be a mistake."""
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError as error:
+        raise StreamCcsdError(f"--account {text!r} is not UTF-8: no stream has an account of that name") from error
+    return text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Protocol
@@ -60,14 +60,33 @@ def emit(result: dict[str, Any], target: str | None, show: Callable[[Console, di
     if target == "-":
         typer.echo(json.dumps(result, indent=2))
         return
-    show(Console(), result)
+    show(make_console(), result)
     if target is not None:
         write_whole(Path(target), json.dumps(result, indent=2) + "\n")
 
 
-def plain_table(title: str) -> Table:
-    """A table without borders: it fits 80 columns and survives being pasted into a message."""
-    return Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+def make_console(stderr: bool = False) -> Console:
+    """The one way to make a console: ``:bomb:`` in somebody's name is a name, not a picture.
+
+    Texts from outside are still to be escaped, since ``[bold]`` is markup.
+    """
+    return Console(stderr=stderr, emoji=False)
+
+
+def plain_table(title: str, texts: Iterable[str] = (), numbers: Iterable[str] = (), last: Iterable[str] = ()) -> Table:
+    """A table without borders: it fits 80 columns and survives being pasted into a message.
+
+    Columns of numbers, between the texts before and the ``last`` texts behind them, are never cut or broken: where
+    there is too little room, texts are folded.
+    """
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for column in texts:
+        table.add_column(column, overflow="fold")
+    for column in numbers:
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in last:
+        table.add_column(column, overflow="fold")
+    return table
 
 
 @contextmanager
@@ -76,7 +95,7 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[str], Rep
 
     On standard error, unless something else is printed meanwhile: then it must share that console.
     """
-    console = console or Console(stderr=True)
+    console = console or make_console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),

@@ -10,16 +10,25 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.kafka import KafkaConfigOption, send
-from stream_ccsd.cli.options import ColumnsOption, EncodingOption, SettingsOption, chosen_settings, columns_schema
-from stream_ccsd.cli.output import JsonOption, Report, check_target, emit, plain_table, progress_bar
+from stream_ccsd.cli.options import (
+    ColumnsOption,
+    EncodingOption,
+    SettingsOption,
+    chosen_settings,
+    columns_schema,
+    file_calendar,
+    stream_time,
+)
+from stream_ccsd.cli.output import JsonOption, Report, check_target, emit, make_console, plain_table, progress_bar
 from stream_ccsd.cli.signals import DEAD_LETTERS, STOPPED, stoppable
 from stream_ccsd.errors import StreamCcsdError
 
 _SHOWN = 12
 
 # From, until, accounts, and accounts that are left out.
-_Wanted = tuple[float | None, float | None, str | None, frozenset[str]]
+_Wanted = tuple[str | None, str | None, str | None, frozenset[str]]
 
 
 def replay(
@@ -46,8 +55,13 @@ def replay(
     speed: Annotated[
         str, typer.Option(help="max, 10x (units of the stream's time a second), or 500 (events a second).")
     ] = "max",
-    start: Annotated[float | None, typer.Option("--from", help="Leave out what happened before this time.")] = None,
-    until: Annotated[float | None, typer.Option(help="Leave out what happened at this time or later.")] = None,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", metavar="TIME", help="Leave out what happened before this time: a number or a date."),
+    ] = None,
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Leave out what happened at this time or later.")
+    ] = None,
     accounts: Annotated[
         str | None, typer.Option(help="Only these accounts: comma-separated, or @FILE with one a line.")
     ] = None,
@@ -82,7 +96,7 @@ def replay(
     if threshold is not None:
         checked_threshold(threshold)
     pace = Pace.parse(speed)
-    console = Console(stderr=json_target == "-")
+    console = make_console(stderr=json_target == "-")
     if data is None:
         _refuse(
             "need --data: a file to replay",
@@ -111,7 +125,7 @@ def replay(
         if data is None:
             sent = _simulated_source(customers, days, seed)
         else:
-            sent = _file(data, columns, encoding, label, chosen, sort)
+            sent = _file(data, columns, encoding, label, chosen, sort, None)
         send(sent, to, kafka_config, pace, out, console, json_target)
         return
     with progress_bar(console) as begin:
@@ -122,14 +136,14 @@ def replay(
         else:
             fitted = _loaded(data, model)
             wanted: _Wanted = (start, until, accounts, frozenset(fitted.accounts) if unseen else frozenset())
-            source = _file(data, columns, encoding, label, wanted, sort)
+            source = _file(data, columns, encoding, label, wanted, sort, fitted.calendar)
         session = Session(source, fitted, out, state, resume, threshold)
         show = begin("replaying")
         with stoppable() as stop:
             result = session.run(
                 pace=pace,
                 stop=stop,
-                on_alert=_printer(console, every),
+                on_alert=_printer(console, every, fitted.calendar),
                 progress=_progress(show, source),
             )
     emit(result, json_target, _show)
@@ -157,13 +171,29 @@ def _refuse(why: str, **options: Any) -> None:
         raise StreamCcsdError(f"{', '.join(given)} {why}")
 
 
-def _file(data: Path, columns: str, encoding: str | None, label: str | None, wanted: _Wanted, sort: bool) -> Any:
+def _file(
+    data: Path,
+    columns: str,
+    encoding: str | None,
+    label: str | None,
+    wanted: _Wanted,
+    sort: bool,
+    calendar: Calendar | None,
+) -> Any:
+    """The file as a source; without a model's calendar, dates are understood by the file's own times."""
     from replay.source import FileSource, SortedSource, Wanted
+    from stream_ccsd.settings import Settings
 
     _check_file(data)
     start, until, accounts, without = wanted
-    chosen = Wanted(start, until, _account_names(accounts), without)
-    source = FileSource(data, columns_schema(columns), label=label, encoding=encoding, wanted=chosen)
+    schema = columns_schema(columns)
+
+    def known() -> Calendar:
+        return calendar or file_calendar(FileSource(data, schema, encoding=encoding), Settings())
+
+    times = stream_time(start, "--from", known), stream_time(until, "--until", known)
+    chosen = Wanted(*times, _account_names(accounts), without)
+    source = FileSource(data, schema, label=label, encoding=encoding, wanted=chosen)
     return SortedSource(source) if sort else source
 
 
@@ -196,14 +226,15 @@ def _account_names(text: str | None) -> frozenset[str] | None:
     return frozenset(name.strip() for name in names if name.strip())
 
 
-def _printer(console: Console, every: bool) -> Callable[[Any], None]:
+def _printer(console: Console, every: bool, calendar: Calendar) -> Callable[[Any], None]:
     shown = 0
 
     def show(alert: Any) -> None:
         nonlocal shown
         shown += 1
         if every or shown <= _SHOWN:
-            console.print(f"[bold]{alert.time:10.2f}[/bold]  {escape(alert.headline)}", highlight=False, soft_wrap=True)
+            line = f"[bold]{calendar.show(alert.time):>10}[/bold]  {escape(alert.headline)}"
+            console.print(line, highlight=False, soft_wrap=True)
         elif shown == _SHOWN + 1:
             console.print("further alerts are counted, not printed (--all prints them)")
 
@@ -243,19 +274,20 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     if not result["complete"]:
         again = "add --resume to go on" if result["state"] else "with --state FILE it could be resumed"
         console.print(f"[bold]stopped[/bold] behind record {result['position']:,}; {again}")
-    console.print(f"report: {result['outputs']}/report.html, beside alerts.jsonl, scores.parquet, dead_letters.jsonl")
+    outputs = escape(result["outputs"])
+    console.print(f"report: {outputs}/report.html, beside alerts.jsonl, scores.parquet, dead_letters.jsonl")
 
 
 def _show_labels(console: Console, result: dict[str, Any], share: Callable[[float | None], str]) -> None:
-    delay = result["median_delay_time"]
-    after = "" if delay is None else f", half of them within {result['median_delay_transactions']:.0f} transactions"
+    delay, after = result["median_delay_time"], ""
+    if delay is not None:
+        length = Calendar.from_dict(result["calendar"]).length(delay)
+        after = f", half of them within {result['median_delay_transactions']:.0f} transactions ({length})"
     console.print(
         f"against the labels, by account: caught {result['caught_accounts']} of {result['fraud_accounts']} with fraud "
         f"(recall {share(result['recall'])}, precision {share(result['precision'])}){after}"
     )
-    table = plain_table("")
-    for column in ("fraud pattern", "accounts", "caught"):
-        table.add_column(column, justify="left" if column == "fraud pattern" else "right")
+    table = plain_table("", ["fraud pattern"], ["accounts", "caught"])
     for name, row in result["patterns"].items():
         table.add_row(escape(name), str(row["accounts"]), str(row["caught"]))
     console.print(table)

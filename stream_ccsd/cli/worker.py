@@ -133,14 +133,12 @@ def _prepare(given: dict[str, Any], config: Path | None) -> tuple[Any, Any, Any]
 
 def _show_check(console: Console, found: dict[str, Any]) -> None:
     login = f", {found['sasl_mechanism']}" if found["sasl_mechanism"] else ""
-    console.print(f"broker {found['broker']} answers ({found['protocol']}{login})")
+    console.print(f"broker {escape(str(found['broker']))} answers ({found['protocol']}{login})")
     console.print(
         f"model {found['model']}: {found['library_windows']:,} library windows; group {escape(found['group'])}, "
         f"{found['guarantee']}, {found['store']} store"
     )
-    table = plain_table("")
-    for column in ("topic", "partitions", ""):
-        table.add_column(column, justify="right" if column == "partitions" else "left")
+    table = plain_table("", ["topic"], ["partitions"], [""])
     for name, topic in found["topics"].items():
         table.add_row(escape(name), str(topic["partitions"]), "" if topic["exists"] else "will be created")
     console.print(table)

@@ -120,6 +120,8 @@ def _alternating(distances: FloatArray, start: IntArray) -> IntArray:
     medoids = start.copy()
     labels = np.empty(n, dtype=np.int64)
     members = np.empty(n, dtype=np.int64)
+    is_medoid = np.zeros(n, dtype=np.bool_)
+    is_medoid[medoids] = True
     # The loss falls in every round that moves a medoid; the bound only guards against rounding.
     for _ in range(1000):
         for o in range(n):
@@ -133,12 +135,16 @@ def _alternating(distances: FloatArray, start: IntArray) -> IntArray:
                     size += 1
             best, best_sum = medoids[slot], np.inf
             for a in range(size):
+                # A copy of this medoid may be another cluster's: it counts as a member, but no row is a medoid twice.
+                if is_medoid[members[a]] and members[a] != medoids[slot]:
+                    continue
                 total = 0.0
                 for b in range(size):
                     total += distances[members[a], members[b]]
                 if total < best_sum:
                     best, best_sum = members[a], total
             if best != medoids[slot]:
+                is_medoid[medoids[slot]], is_medoid[best] = False, True
                 medoids[slot], moved = best, True
         if not moved:
             break

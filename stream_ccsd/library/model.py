@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from stream_ccsd.calendar import Calendar
 from stream_ccsd.codes import Codes
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.index import Index
@@ -33,8 +34,8 @@ FORMAT = "stream-ccsd model"
 FORMAT_VERSION = 2
 _Part = TypeVar("_Part")
 _FILES = ("windows.arrow", "laws.arrow", "names.arrow", "accounts.arrow")
-# How many times the span of its transactions a model is good for, unless settings say otherwise.
-_SPANS = 1000.0
+# How long a model is good for, unless settings say otherwise: in days, or in times the span of its transactions.
+_DAYS, _SPANS = 3652.0, 1000.0
 TAIL_NAMES = ("outcome", "habit", "divergence", "fused")
 
 
@@ -57,6 +58,7 @@ class Model:
     facts: dict[str, Any] = field(default_factory=dict)
     names: dict[int, str] = field(default_factory=dict, repr=False)
     accounts: tuple[str, ...] = field(default=(), repr=False)  # all it was fitted or calibrated on
+    calendar: Calendar = field(default_factory=Calendar)
 
     @cached_property
     def version(self) -> str:
@@ -73,15 +75,17 @@ class Model:
     def latest_time(self) -> float:
         """No event of a stream that this model is for can be later than this: such a time is a mistake.
 
-        By default a thousand times as long after the newest transaction it was fitted on as those lie apart, or as far
-        from it as it is from 0, whichever is later. One mistaken time would make all that follows too late.
+        One mistaken time would make all that follows too late. By default ten years after the newest transaction it was
+        fitted on; where time has no unit, a thousand times as long after it as those lie apart, or as far from it as it
+        is from 0, whichever is later.
         """
         first, last = self.facts.get("first_time"), self.facts.get("last_time")
         if first is None or last is None:
             return math.inf
         if self.settings.horizon is not None:
             return float(last + self.settings.horizon)
-        reach = max(_SPANS * (last - first), abs(last))
+        years = self.calendar.of_days(_DAYS)
+        reach = max(_SPANS * (last - first), abs(last)) if years is None else years
         return float(last + reach) if reach else math.inf
 
     def name(self, code: int) -> str:
@@ -145,6 +149,7 @@ class Model:
                     zip(tables["names.arrow"]["code"].to_pylist(), _texts(tables["names.arrow"]["name"]), strict=True)
                 ),
                 accounts=_texts(tables["accounts.arrow"]["account"]),
+                calendar=Calendar.from_dict(description["calendar"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError, OSError, pa.ArrowException, SettingsError) as error:
             raise ModelError(f"{place} is not a complete model of this version: {error!r}. Fit it again.") from error
@@ -165,6 +170,7 @@ class Model:
             "habit_strength": self.habit_strength,
             "threshold": self.threshold,
             "facts": self.facts,
+            "calendar": self.calendar.to_dict(),
             "tails": {name: _plain(tail) for name, tail in self.tails.items()},
             "index": _scalars(self.index),
             "laws": _scalars(self.laws),

@@ -23,6 +23,8 @@ REGIME_COUNT = 4
 _TOLERANCE = 1e-13
 _SMALLEST_TERM = 1e-3
 _REACH = float(np.sqrt(-2.0 * np.log(_TOLERANCE)))
+# A product of weights below this may hold one that met the least that ``exp_of_nonpositive`` gives (3e-308).
+_LEAST_TRUSTED = 1e-300
 
 
 class ChangeLaw(NamedTuple):
@@ -107,18 +109,25 @@ def divergence_score(
         query[i] = (amounts[newest - k + 1 + i] - mean) * unit
     found = nearest(index, query, categories[-1], merchants[-1], scratch)
     rows, weights = scratch.rows[:found], scratch.log_weights[:found]
-    _normalise(weights)
-    _local_law(index, law, amounts, categories, merchants, unit, lags[:usable], local)
+    exact = _normalise(weights)
+    local_exact = _local_law(index, law, amounts, categories, merchants, unit, lags[:usable], local)
     y, regime, local_weights = local.y[:usable], local.regime[:usable], local.weights[:usable]
-    return _compare(index, law, rows, weights, y, regime, local_weights), found, usable
+    return _compare(index, law, rows, weights, exact, y, regime, local_weights, local_exact), found, usable
 
 
 @njit(cache=True, nogil=True)
-def _normalise(log_weights: FloatArray) -> None:
-    """Logarithms into weights that sum to 1, in place."""
+def _normalise(log_weights: FloatArray) -> FloatArray:
+    """Logarithms into weights that sum to 1, in place.
+
+    Returns the logarithms of these weights: they are right also where a weight is smaller than any that ``exp`` gives.
+    """
     log_weights -= log_weights.max()
+    exact = log_weights.copy()
     exp_of_nonpositive(log_weights)
-    log_weights /= log_weights.sum()
+    total = log_weights.sum()
+    log_weights /= total
+    exact -= np.log(total)
+    return exact
 
 
 @njit(cache=True, nogil=True)
@@ -139,8 +148,8 @@ def _local_law(
     unit: float,
     lags: AnyArray,
     local: LocalLaw,
-) -> None:
-    """Changes, regimes and weights of the account's earlier windows.
+) -> FloatArray:
+    """Changes, regimes and weights of the account's earlier windows; returns the weights' logarithms.
 
     All windows are standardised with the same mean and deviation, so the mean cancels in every difference.
     """
@@ -159,7 +168,7 @@ def _local_law(
         if merchants[end] != merchants[newest]:
             value += index.log_rho_merchant
         weights[i] = value + law.log_decay * lags[i] + np.log(law.boost[own_regime, regime[i]])
-    _normalise(weights[: len(lags)])
+    return _normalise(weights[: len(lags)])
 
 
 @njit(cache=True, nogil=True)
@@ -168,9 +177,11 @@ def _compare(
     law: ChangeLaw,
     rows: AnyArray,
     weights: FloatArray,
+    exact: FloatArray,
     local_y: FloatArray,
     local_regime: AnyArray,
     local_weights: FloatArray,
+    local_exact: FloatArray,
 ) -> float:
     """The divergence between the two laws, ``1/2 (log I_pp + log I_qq) - log I_pq``; below 0 is rounding."""
     n = len(local_y)
@@ -200,7 +211,7 @@ def _compare(
     pp, qq, pq = _product(p, p, law.gate, width), _product(q, q, law.gate, width), _product(p, q, law.gate, width)
     log_pq = np.log(pq) if pq > _SMALLEST_TERM else -np.inf
     if pq <= _SMALLEST_TERM:
-        log_pq = _log_cross_term(index, law, rows, weights, local_y, local_regime, local_weights)
+        log_pq = _log_cross_term(index, law, rows, weights, exact, local_y, local_regime, local_weights, local_exact)
     return max(0.0, 0.5 * (np.log(pp) + np.log(qq)) - log_pq)
 
 
@@ -259,11 +270,16 @@ def _log_cross_term(
     law: ChangeLaw,
     rows: AnyArray,
     weights: FloatArray,
+    exact: FloatArray,
     local_y: FloatArray,
     local_regime: AnyArray,
     local_weights: FloatArray,
+    local_exact: FloatArray,
 ) -> float:
-    """``log I_pq`` by the double sum, in logarithms: for laws so far apart that the features hold only rounding."""
+    """``log I_pq`` by the double sum, in logarithms: for laws so far apart that the features hold only rounding.
+
+    ``exact`` and ``local_exact`` are the weights' own logarithms, for weights that are too small to be right.
+    """
     m = len(rows)
     log_weights = np.empty((len(local_y), m))
     p, q = np.empty((len(local_y), 1)), np.empty((m, 1))
@@ -273,5 +289,9 @@ def _log_cross_term(
         p[i, 0] = local_y[i] / law.sigma_y
         for j in range(m):
             gate = law.gate[local_regime[i], index.regime[rows[j]]]
-            log_weights[i, j] = np.log(local_weights[i] * weights[j] * gate)
+            product = local_weights[i] * weights[j] * gate
+            if product > _LEAST_TRUSTED:
+                log_weights[i, j] = np.log(product)
+            else:
+                log_weights[i, j] = local_exact[i] + exact[j] + np.log(gate)
     return log_weighted_gaussian_sum(log_weights, p, q)

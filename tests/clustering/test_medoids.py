@@ -32,6 +32,15 @@ def test_alternating_stops_where_no_medoid_moves(n, k, seed):
         assert sums.min() == pytest.approx(sums[members.tolist().index(medoid)])
 
 
+@given(st.lists(st.integers(0, 3), min_size=2, max_size=14), st.integers(1, 6), st.integers(0, 10**6), st.booleans())
+def test_no_row_is_a_medoid_twice_though_rows_repeat(points, k, seed, central):
+    place = np.array(points, float)
+    start = "central" if central else "random"
+    k = min(k, len(place))
+    found = k_medoids(abs(place[:, None] - place), k, method="alternating", start=start, seed=seed)
+    assert len(set(found.medoids.tolist())) == k
+
+
 def test_more_starts_are_never_worse_and_seeds_repeat():
     matrix = distances(60, 1)
     few, many = k_medoids(matrix, 7, starts=1, seed=3), k_medoids(matrix, 7, starts=30, seed=3)

@@ -84,6 +84,32 @@ def test_divergence_of_laws_that_hardly_meet(model, stream):
     assert max(r.divergence for r in results[300:]) > 5
 
 
+@pytest.mark.parametrize("narrow", [{"sigma_x": 0.02, "sigma_y": 0.02}, {"sigma_x": 0.001, "sigma_y": 0.02}])
+def test_divergence_of_laws_that_do_not_meet_at_all(stream, narrow):
+    """Under narrow bandwidths most weights are smaller than any float, and all that is left is their logarithm."""
+    settings = replace(SMALL, **narrow)
+    normal = stream.normal_accounts()
+    model = fit((t for t in stream.transactions if t.account in normal), settings)
+    windows = library_of(model, stream, settings)
+    amounts, categories, merchants, mine = account_of(stream, stream.transactions[0].account)
+    results = Engine(model).process_many(mine)
+    refs = [
+        naive.window_score(
+            windows,
+            amounts[: t + 1],
+            categories[: t + 1],
+            merchants[: t + 1],
+            settings,
+            model.index.sigma_x,
+            model.sigma_y,
+        )
+        for t in range(settings.window, len(mine), 3)
+    ]
+    found = [r.divergence for r in results[settings.window :: 3]]
+    np.testing.assert_allclose(found, np.maximum(refs, 0.0), rtol=1e-9, atol=1e-9)
+    assert max(refs) > 709  # beyond what exp() can tell from 0
+
+
 def test_constant_amounts_are_scored(model):
     mine = [Transaction("same", float(i), 5.0, "fuel", "m0001", str(i)) for i in range(40)]
     assert all(np.isfinite(r.divergence) for r in Engine(model).process_many(mine)[SMALL.window :])
