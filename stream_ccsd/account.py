@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import struct
 import zlib
-from typing import Any
 
 import numpy as np
 
@@ -67,25 +66,24 @@ EVIDENCE = np.dtype(
 ENTRY = np.dtype([("amount", "f8"), ("category", "u4"), ("merchant", "u4")])
 
 
-def account_dtype(window: int, local_history: int) -> np.dtype[Any]:
-    """Layout of the record. The history comes last, from oldest to newest, so that the bytes can end where it does."""
-    return np.dtype(
-        [
-            ("count", "i8"),
-            ("mean", "f8"),
-            ("squares", "f8"),  # sum of squared deviations from the mean (Welford)
-            ("newest_time", "f8"),
-            ("top", "f8", (TOP,)),  # highest scores, falling; the first is the account's maximum
-            ("alerts", "i8"),
-            ("alerted_score", "f8"),
-            ("alerted_time", "f8"),
-            ("evidence", EVIDENCE),
-            ("ids", "u8", (RECENT,)),  # a ring: the place of a transaction follows from its number
-            ("answers", ANSWER, (ANSWERS,)),  # likewise
-            ("held", "i8"),  # history in use
-            ("history", ENTRY, (window + local_history - 1,)),
-        ]
-    )
+# What is remembered besides the history. The history's length is a setting, so it is not part of the record: compiled
+# code is kept on disk by the names of its types, and the compiler gives records of different layouts one name.
+ACCOUNT = np.dtype(
+    [
+        ("count", "i8"),
+        ("mean", "f8"),
+        ("squares", "f8"),  # sum of squared deviations from the mean (Welford)
+        ("newest_time", "f8"),
+        ("top", "f8", (TOP,)),  # highest scores, falling; the first is the account's maximum
+        ("alerts", "i8"),
+        ("alerted_score", "f8"),
+        ("alerted_time", "f8"),
+        ("evidence", EVIDENCE),
+        ("ids", "u8", (RECENT,)),  # a ring: the place of a transaction follows from its number
+        ("answers", ANSWER, (ANSWERS,)),  # likewise
+        ("held", "i8"),  # history in use
+    ]
+)
 
 
 def state_sizes(data: bytes) -> tuple[int, int] | None:
@@ -97,11 +95,13 @@ def state_sizes(data: bytes) -> tuple[int, int] | None:
 
 
 class Slab:
-    """Working memory for accounts: one record a row, also seen as raw bytes."""
+    """Working memory for accounts: one record and one history a row, from oldest to newest, also as raw bytes."""
 
-    def __init__(self, blank: AnyArray, rows: int) -> None:
+    def __init__(self, blank: AnyArray, rows: int, longest_history: int) -> None:
         self.records: AnyArray = np.tile(blank, rows)
+        self.histories: AnyArray = np.zeros((rows, longest_history), ENTRY)
         self.raw: AnyArray = self.records.view(np.uint8).reshape(rows, -1)
+        self.raw_histories: AnyArray = self.histories.view(np.uint8)
         self.held: AnyArray = self.records["held"]
         self.count: AnyArray = self.records["count"]
 
@@ -116,11 +116,9 @@ class AccountCodec:
 
     def __init__(self, window: int, local_history: int) -> None:
         self.window, self.local_history = window, local_history
-        self.dtype = account_dtype(window, local_history)
         self.longest_history = window + local_history - 1
-        self.largest = _HEAD.size + self.dtype.itemsize
-        self._fixed = self.dtype.itemsize - self.longest_history * ENTRY.itemsize
-        self._blank = np.zeros(1, self.dtype)
+        self.largest = _HEAD.size + ACCOUNT.itemsize + self.longest_history * ENTRY.itemsize
+        self._blank = np.zeros(1, ACCOUNT)
         for name in ("newest_time", "alerted_time", "alerted_score", "top"):
             self._blank[name] = -np.inf
         self._blank_bytes = self._blank.view(np.uint8)
@@ -129,15 +127,16 @@ class AccountCodec:
 
     def slab(self, rows: int) -> Slab:
         """Working memory for that many accounts, all of them new."""
-        return Slab(self._blank, rows)
+        return Slab(self._blank, rows, self.longest_history)
 
     def clear(self, slab: Slab, row: int) -> None:
         """Make a row that of an account nothing is known of yet."""
         slab.raw[row] = self._blank_bytes
+        slab.raw_histories[row] = 0
 
     def pack(self, slab: Slab, row: int) -> bytes:
         """A row as bytes, without the history that is not in use."""
-        body = slab.raw[row, : self._fixed + slab.held[row] * ENTRY.itemsize].tobytes()
+        body = slab.raw[row].tobytes() + slab.raw_histories[row, : slab.held[row] * ENTRY.itemsize].tobytes()
         return _HEAD.pack(*self._head, zlib.crc32(body, self._seed)) + body
 
     def unpack(self, data: bytes, slab: Slab, row: int) -> None:
@@ -156,11 +155,12 @@ class AccountCodec:
         body = memoryview(data)[_HEAD.size :]
         if zlib.crc32(body, self._seed) != checksum:
             raise StateError("the account state is damaged: its checksum does not match")
-        history = len(body) - self._fixed
+        history = len(body) - ACCOUNT.itemsize
         if not 0 <= history <= self.longest_history * ENTRY.itemsize:
             raise StateError("the account state is damaged: its length is impossible")
-        slab.raw[row, : len(body)] = np.frombuffer(body, np.uint8)
-        slab.raw[row, len(body) :] = 0
+        slab.raw[row] = np.frombuffer(body, np.uint8, ACCOUNT.itemsize)
+        slab.raw_histories[row, :history] = np.frombuffer(body, np.uint8, history, ACCOUNT.itemsize)
+        slab.raw_histories[row, history:] = 0
         if slab.held[row] * ENTRY.itemsize != history or slab.count[row] < slab.held[row]:
             self.clear(slab, row)
             raise StateError("the account state is damaged: its sizes do not agree")

@@ -191,7 +191,8 @@ class Engine:
         """One chunk of a batch; ``changed`` holds the states that are not stored yet."""
         refusals = self._load(batch, changed)
         good = [t for i, t in enumerate(batch) if i not in refusals] if refusals else batch
-        run(self._bench, self._slab.records, self._events, len(good), self._outputs, self._evidence)
+        slab = self._slab
+        run(self._bench, slab.records, slab.histories, self._events, len(good), self._outputs, self._evidence)
         for account, row in self._rows.items():
             changed[account] = self._codec.pack(self._slab, row)
         answers = iter(self._answers(good))

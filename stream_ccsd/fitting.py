@@ -202,7 +202,7 @@ def score_histories(model: Model, histories: list[AccountHistory], progress: Pro
             history.merchants,
         )
         events["time"] = events["id"] = np.arange(n)
-        run(bench, slab.records, events, n, outputs[done : done + n], np.empty(n, EVIDENCE))
+        run(bench, slab.records, slab.histories, events, n, outputs[done : done + n], np.empty(n, EVIDENCE))
         done += n
         if progress:
             progress(done, total)

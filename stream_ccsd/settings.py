@@ -143,7 +143,7 @@ class Settings:
     grace: float = 0.0
     """How far an event may lie behind its account's newest and still be processed, marked as late."""
     horizon: float | None = None
-    """How far an event may lie ahead of the newest that was fitted on; None: ten years, or a thousand times their span."""
+    """How far an event may lie ahead of the newest fitted on; None: ten years, or a thousand times their span."""
 
     # What people are shown
     time_unit: Unit | None = None

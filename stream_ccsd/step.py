@@ -134,18 +134,27 @@ def make_bench(kit: Kit, room: Room) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def run(bench: Any, accounts: AnyArray, events: AnyArray, count: int, outputs: AnyArray, evidence: AnyArray) -> None:
-    """Process the first ``count`` events in order; ``row`` of each says which account record is its.
+def run(
+    bench: Any,
+    accounts: AnyArray,
+    histories: AnyArray,
+    events: AnyArray,
+    count: int,
+    outputs: AnyArray,
+    evidence: AnyArray,
+) -> None:
+    """Process the first ``count`` events in order; ``row`` of each says which account record and history are its.
 
     ``bench`` comes from :func:`make_bench`. Evidence is filled in for alerts.
     """
     kit, room = bench.kit, bench.room
     for i in range(count):
-        _step(kit, room, accounts[events[i].row], events[i], outputs[i], evidence[i])
+        row = events[i].row
+        _step(kit, room, accounts[row], histories[row], events[i], outputs[i], evidence[i])
 
 
 @njit(cache=True, nogil=True)
-def _step(kit: Kit, room: Room, account: Any, event: Any, out: Any, evidence: Any) -> None:
+def _step(kit: Kit, room: Room, account: Any, history: AnyArray, event: Any, out: Any, evidence: Any) -> None:
     out.newest_time = account.newest_time
     _score_outcome(kit, event, out)
     ago = _find(account, event.id)
@@ -157,7 +166,7 @@ def _step(kit: Kit, room: Room, account: Any, event: Any, out: Any, evidence: An
         out.count = account.count
         return
     out.status = LATE if event.time < account.newest_time else SCORED
-    held = _lay_out(room, account, event)
+    held = _lay_out(room, account, history, event)
     _update_moments(account, event)
     amounts, categories, merchants = room.amounts[:held], room.categories[:held], room.merchants[:held]
     out.regime = regime_at(categories, merchants, held - 1) if held > 1 else -1
@@ -186,7 +195,7 @@ def _step(kit: Kit, room: Room, account: Any, event: Any, out: Any, evidence: An
     if out.decision == ALERTED:
         _gather_evidence(kit, room, account, event, found, local)
         _copy_evidence(account.evidence, evidence)
-    _remember(account, event, out)
+    _remember(account, history, event, out)
     _summarise(account, out)
 
 
@@ -214,10 +223,10 @@ def _rate(kit: Kit, out: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _lay_out(room: Room, account: Any, event: Any) -> int:
+def _lay_out(room: Room, account: Any, history: AnyArray, event: Any) -> int:
     """The account's history and the new transaction as contiguous columns; returns their length."""
     for i in range(account.held):
-        entry = account.history[i]
+        entry = history[i]
         room.amounts[i], room.categories[i], room.merchants[i] = entry.amount, entry.category, entry.merchant
     held = account.held
     room.amounts[held], room.categories[held], room.merchants[held] = event.amount, event.category, event.merchant
@@ -233,15 +242,15 @@ def _update_moments(account: Any, event: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _remember(account: Any, event: Any, out: Any) -> None:
+def _remember(account: Any, history: AnyArray, event: Any, out: Any) -> None:
     """Append the transaction and its answer, dropping the oldest where there is no room."""
-    if account.held == len(account.history):
+    if account.held == len(history):
         for i in range(account.held - 1):
-            account.history[i].amount = account.history[i + 1].amount
-            account.history[i].category = account.history[i + 1].category
-            account.history[i].merchant = account.history[i + 1].merchant
+            history[i].amount = history[i + 1].amount
+            history[i].category = history[i + 1].category
+            history[i].merchant = history[i + 1].merchant
         account.held -= 1
-    entry = account.history[account.held]
+    entry = history[account.held]
     entry.amount, entry.category, entry.merchant = event.amount, event.category, event.merchant
     account.held += 1
     number = account.count - 1

@@ -12,6 +12,7 @@ def filled(seed: int, held: int):
     rng = np.random.default_rng(seed)
     slab = CODEC.slab(2)
     slab.raw[1, :] = rng.integers(0, 256, slab.raw.shape[1])
+    slab.raw_histories[1, :] = rng.integers(0, 256, slab.raw_histories.shape[1])
     slab.held[1], slab.count[1] = held, held + 7
     return slab
 
@@ -22,10 +23,10 @@ def test_round_trip(seed, held):
     data = CODEC.pack(slab, 1)
     CODEC.unpack(data, slab, 0)
     assert CODEC.pack(slab, 0) == data
-    unused = (8 - held) * ENTRY.itemsize
-    used = slab.raw.shape[1] - unused
-    assert bytes(slab.raw[0, :used]) == bytes(slab.raw[1, :used])
-    assert not slab.raw[0, used:].any()
+    used = held * ENTRY.itemsize
+    assert bytes(slab.raw[0]) == bytes(slab.raw[1])
+    assert bytes(slab.raw_histories[0, :used]) == bytes(slab.raw_histories[1, :used])
+    assert not slab.raw_histories[0, used:].any()
 
 
 def test_short_histories_take_little_room():
