@@ -167,7 +167,7 @@ def test_numbers_out_of_range_are_usage_errors(arguments):
         (["simulate", "--out", "stream.txt"], "written as .csv"),
         (["alerts", "--state", "nowhere.db"], "there is no state file"),
         (["bench", "pairwise", "--data", "nowhere"], "no folder nowhere"),
-        (["bench", "engine", "--data", "nowhere.csv"], "cannot be read"),
+        (["bench", "engine", "--data", "nowhere.csv"], "there is no file"),
     ],
 )
 def test_mistakes_end_with_an_explanation(arguments, message):
