@@ -63,17 +63,17 @@ async def newest_messages(settings: WorkerSettings, topics: Mapping[str, Topic])
     read = dict.fromkeys(topics, 0)
     try:
         await start_client(consumer, settings.brokers)
-        for name, topic in topics.items():
-            places = [TopicPartition(name, p) for p in range(topic.partitions)]
-            begin, end = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
-            full = [place for place in places if end[place] > begin[place]]
-            consumer.assign(full)
-            for place in full:
-                consumer.seek(place, end[place] - 1)
-            # The newest may be no message but the marker of a transaction: the client steps over it in silence.
-            async with asyncio.timeout(_SECONDS):
-                while any([await consumer.position(place) < end[place] for place in full]):
-                    read[name] += sum(map(len, (await consumer.getmany(timeout_ms=200)).values()))
+        places = [TopicPartition(name, p) for name, topic in topics.items() for p in range(topic.partitions)]
+        begin, end = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        full = [place for place in places if end[place] > begin[place]]
+        consumer.assign(full)
+        for place in full:
+            consumer.seek(place, end[place] - 1)
+        # The newest may be no message but the marker of a transaction: the client steps over it in silence.
+        async with asyncio.timeout(_SECONDS):
+            while any([await consumer.position(place) < end[place] for place in full]):
+                for place, records in (await consumer.getmany(timeout_ms=200)).items():
+                    read[place.topic] += len(records)
     except (KafkaError, TimeoutError) as error:
         raise BrokerError(explain(settings.brokers, error)) from error
     finally:
