@@ -296,8 +296,16 @@ class FaustRocksStore(rocksdb.Store):
     """Faust's RocksDB store: a database a partition."""
 
     def database(self, partition: int) -> Any:
-        """The partition's own."""
-        return self._db_for_partition(partition)
+        """The partition's own, opened if it is not yet."""
+        return super()._db_for_partition(partition)
+
+    def _db_for_partition(self, partition: int) -> Any:
+        return self.database(partition)
+
+    async def need_active_standby_for(self, tp: TP) -> bool:
+        """The folder is this worker's alone."""
+        self.database(tp.partition)
+        return True
 
     async def _try_open_db_for_partition(
         self, partition: int, max_retries: int = 0, retry_delay: float = 0.0, generation_id: int = 0

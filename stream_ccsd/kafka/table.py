@@ -168,6 +168,10 @@ class RocksStore(FaustRocksStore):
         with self._explaining(writing=True):
             self.database(partition).write(batch)
 
+    def persisted_offset(self, tp: TP) -> int | None:
+        """Where Faust begins to read the changelog."""
+        return self.changelog_seen(tp.partition)
+
     def changelog_seen(self, partition: int) -> int | None:
         """As it was written with the states."""
         found = self.read(partition, self.offset_key)
