@@ -242,7 +242,7 @@ def _number(name: str, value: Any, position: str | None) -> float:
         raise _error(f"{name}: expected a number, got {_shown(value)}", name, value, position)
     try:
         # float() also reads "1_000" and " 7 ": those are typing mistakes in a table, not numbers.
-        number = float(value) if not isinstance(value, str) or _NUMBER.fullmatch(value[:MAX_TEXT]) else math.nan
+        number = float(value) if not isinstance(value, str) or _NUMBER.fullmatch(value) else math.nan
     except (ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):

@@ -112,6 +112,7 @@ def exposed():
     metrics.rejects.labels("malformed").inc()
     metrics.model.info({"version": "1"})
     metrics.now.lag = lambda: {0: 1}
+    metrics.now.look()
     families = list(text_string_to_metric_families(generate_latest(metrics.registry).decode()))
     return {sample.name: set(sample.labels) for family in families for sample in family.samples}, families
 

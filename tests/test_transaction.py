@@ -150,3 +150,11 @@ def test_any_bytes_are_parsed_or_refused(raw):
 def test_codes_do_not_depend_on_the_process():
     """State and models outlive processes: these numbers must never change."""
     assert (Codes({})("es_food"), Codes({})(""), identity("t0")) == (1029172818, 634351890, 14656211879191480286)
+
+
+@pytest.mark.parametrize("text", ["0" * 300 + "_1", "0" * 300 + " ", "1" + "0" * 300, "0" * 300 + "x"])
+def test_a_long_number_is_looked_at_to_its_end(text):
+    row = {"account": "a", "time": "1", "amount": text, "category": "c", "merchant": "m", "id": "i"}
+    with pytest.raises(TransactionError, match="amount"):
+        Schema().parse(row)
+    assert Schema().parse({**row, "amount": "0" * 300 + "7"}).amount == 7.0

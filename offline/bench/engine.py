@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 
 from offline.bench.peers import peer
 from offline.bench.scaling import measure_accounts, measure_library
@@ -47,11 +46,16 @@ def measure_engine(
         done += 1
         progress(done, steps)
 
-    peer("river.anomaly"), peer("faiss")  # say so now if they are missing
+    peer("river.anomaly"), peer("faiss"), peer("threadpoolctl")  # say so now if they are missing
     _one_core()
-    with threadpool_limits(1):
+    with peer("threadpoolctl").threadpool_limits(1):
         fitted, streamed = _transactions(data, events)
         model = fit(fitted)
+        if not streamed or not len(model.index.z):
+            raise StreamCcsdError(
+                f"{data} has too few transactions for the benchmark: the library of {len(fitted):,} holds "
+                f"{len(model.index.z)} windows, and {len(streamed):,} are left to stream. Take a larger file"
+            )
         step()
         result: dict[str, Any] = {
             "data": data.name if data else "simulated",

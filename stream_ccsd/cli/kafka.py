@@ -49,6 +49,7 @@ def send(
     with _kafka_extra():
         from replay.kafka import produce
     from stream_ccsd.kafka.connection import parse_target
+    from stream_ccsd.kafka.logs import quiet_clients
 
     brokers, topic = parse_target(to)
     security = _security(config)
@@ -68,6 +69,7 @@ def send(
         def progress() -> None:
             show(round(1000 * source.share()), 1000)
 
+        stack.enter_context(quiet_clients())
         done = produce(source, brokers, topic, security, pace, stop, progress, bury)
     emit(
         done.to_dict() | {"to": to},
@@ -92,6 +94,7 @@ def follow(
     with _kafka_extra():
         from stream_ccsd.kafka.follow import follow_alerts
     from stream_ccsd.kafka.connection import parse_target
+    from stream_ccsd.kafka.logs import quiet_clients
 
     # A topic need not be named: workers write alerts to "alerts" unless they are told otherwise.
     brokers, topic = parse_target(url if url.rstrip("/").count("/") > 2 else f"{url.rstrip('/')}/alerts")
@@ -107,9 +110,11 @@ def follow(
             console.print(line, highlight=False, soft_wrap=True)
 
     security = _security(config)
-    with stoppable() as stop:
-        asyncio.run(
+    with stoppable() as stop, quiet_clients():
+        followed = asyncio.run(
             follow_alerts(
                 brokers, topic, security, show, wanted=wanted, from_beginning=beginning, limit=limit, stop=stop
             )
         )
+    if followed.foreign:
+        typer.echo(f"{followed.foreign:,} messages of {topic} are no alerts and were passed over", err=True)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
+import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -86,21 +86,28 @@ def worker(
     """
     given = {name: value for name, value in locals().items() if name not in ("config", "check", "json_target")}
     check_target(json_target)
+    if not check:
+        # Until the worker's own handlers are there nothing has begun, and there is nothing to finish.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: os._exit(0))
     settings, schema, loaded = _prepare(given, config)
+    from stream_ccsd.kafka import logs
+
     if check:
         from stream_ccsd.kafka.check import check_worker
 
-        emit(asyncio.run(check_worker(settings, loaded)), json_target, _show_check)
+        with logs.quiet_clients():
+            found = asyncio.run(check_worker(settings, loaded))
+        emit(found, json_target, _show_check)
         return
-    from stream_ccsd.kafka import logs
     from stream_ccsd.kafka.worker import run_worker
 
-    logs.set_up(settings)
+    repeats = logs.set_up(settings)
     code = 0
     try:
-        asyncio.run(run_worker(settings, schema, loaded))
+        asyncio.run(run_worker(settings, schema, loaded, repeats))
     except Exception as error:
-        logging.getLogger("stream_ccsd.worker").error("the worker ends", extra={"reason": str(error)})
+        logs.last_words(str(error) or repr(error))
         code = FAILED
     # Clients that lost their broker leave threads behind, which would keep the process alive.
     sys.stderr.flush()
@@ -115,7 +122,9 @@ def _prepare(given: dict[str, Any], config: Path | None) -> tuple[Any, Any, Any]
     from stream_ccsd.transaction import Schema
 
     try:
+        import aiohttp  # noqa: F401
         import aiokafka  # noqa: F401
+        import cramjam  # noqa: F401
         import faust  # noqa: F401
         import prometheus_client  # noqa: F401
     except ImportError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -11,8 +12,9 @@ from faust.types import TP
 
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.consumer import BatchConsumer, Handler
+from stream_ccsd.kafka.private import FaustRecovery, crashed, is_ahead
 from stream_ccsd.kafka.settings import WorkerSettings
-from stream_ccsd.kafka.table import AccountTable
+from stream_ccsd.kafka.table import AccountTable, store_is_ahead
 
 
 class WorkerApp:
@@ -28,6 +30,7 @@ class WorkerApp:
         self.settings = settings
         self._recovery_total = 0
         self.faust = _make_app(settings)
+        self._recovery = FaustRecovery(self.faust)
         self.table = AccountTable.declare(self.faust, settings, partitions)
         topic = self.faust.topic(settings.transactions, key_type=bytes, value_type=bytes, partitions=partitions)
         self.faust.topics.add(topic)
@@ -38,6 +41,18 @@ class WorkerApp:
             on_rebalance()
 
         self.faust.on_partitions_revoked.connect(revoked, weak=False)
+
+    @property
+    def crashed(self) -> asyncio.Event:
+        """Set when Faust cannot go on."""
+        return crashed(self.faust)
+
+    def failure(self) -> BaseException | None:
+        """Why Faust cannot go on, in our words where there are any; None if it can."""
+        error: BaseException | None = self.table.failure or self.faust.crash_reason
+        if error is None and self.crashed.is_set():
+            error = StreamCcsdError("Faust ended without saying why")
+        return store_is_ahead(self.settings) if error is not None and is_ahead(error) else error
 
     @property
     def consumer(self) -> BatchConsumer:
@@ -55,35 +70,35 @@ class WorkerApp:
 
     def ready(self) -> bool:
         """Whether this worker has its partitions, and their states."""
-        recovered = self.faust.tables.recovery.completed.is_set()
+        recovered = self._recovery.completed
         return recovered and not self.faust.rebalancing and not self.faust.in_recovery and not self.faust.should_stop
 
     def check(self) -> None:
         """Raise what has ended a part without which nothing is scored, and which nobody else tells of."""
         self.consumer.check()
-        recovery = self.faust.tables.recovery
-        if recovery.started and not recovery.should_stop and any(task.done() for task in recovery._futures):
-            raise StreamCcsdError("the recovery of account states has ended: the broker was away for too long")
+        ended = self._recovery.failure()
+        if self.table.failure is not None or ended is not None:
+            raise self.failure() or StreamCcsdError(
+                f"the recovery of account states has ended ({ended!r}): the broker was away for too long. Nothing is "
+                "lost: start the worker again"
+            )
 
     def recovery(self) -> tuple[int, float]:
         """Changelog records still to be read, and the share that is done."""
-        recovery = self.faust.tables.recovery
         if not self.faust.in_recovery:
-            return 0, 1.0 if recovery.completed.is_set() else 0.0
-        remaining = max(0, recovery.active_remaining_total())
+            return 0, 1.0 if self._recovery.completed else 0.0
+        remaining = self._recovery.remaining()
         total = max(self._recovery_total, remaining)
         self._recovery_total = total
         return remaining, 1.0 - remaining / total if total else 1.0
 
-    def lag(self, next_offsets: dict[int, int]) -> dict[int, int]:
-        """Messages between what was handled and the end, by partition."""
+    def lag(self) -> dict[int, int]:
+        """Messages between what was handled and the end of those that are committed, by partition."""
         behind = {}
         for partition in self.assigned():
-            place = TP(self.settings.transactions, partition)
-            end = self.consumer.highwater(place)
+            end = self.consumer.highwater(TP(self.settings.transactions, partition))
             if end is not None:
-                begun = next_offsets.get(partition, self.consumer.committed(place))
-                behind[partition] = max(0, end - begun)
+                behind[partition] = max(0, end - self.consumer.handled(partition))
         return behind
 
     async def log_end(self, partition: int) -> int:
@@ -93,8 +108,7 @@ class WorkerApp:
 
     def changelog_end(self, partition: int) -> int | None:
         """The last offset of a changelog that was recovered."""
-        found = self.faust.tables.recovery.active_highwaters.get(self.table.changelog_partition(partition))
-        return None if found is None else int(found)
+        return self._recovery.end(self.table.changelog_partition(partition))
 
     def finished(self, partition: int, next_offset: int) -> None:
         """Offsets before this one may be committed."""

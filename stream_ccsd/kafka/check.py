@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Mapping
 from typing import Any
 
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from stream_ccsd.kafka.connection import BrokerError, explain, start_client
+from stream_ccsd.kafka.metadata import Topic
+from stream_ccsd.kafka.private import check_parts
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.kafka.topics import look_at_topics, topic_names
 from stream_ccsd.library.model import Model
+
+_SECONDS = 20.0
 
 
 async def check_worker(settings: WorkerSettings, model: Model) -> dict[str, Any]:
@@ -18,7 +28,9 @@ async def check_worker(settings: WorkerSettings, model: Model) -> dict[str, Any]
         If it could not work.
     """
     security = settings.security()
-    found, missing = await look_at_topics(settings)
+    check_parts()
+    found = await look_at_topics(settings)
+    decoded = await newest_messages(settings, found.topics)
     return {
         "broker": settings.brokers,
         "protocol": security.protocol,
@@ -29,7 +41,41 @@ async def check_worker(settings: WorkerSettings, model: Model) -> dict[str, Any]
         "guarantee": settings.guarantee,
         "store": settings.store,
         "topics": {
-            name: {"partitions": found.get(name, missing.get(name)), "exists": name in found}
+            name: {
+                "partitions": found.topics[name].partitions if name in found.topics else found.missing[name],
+                "exists": name in found.topics,
+                "messages_read": decoded.get(name, 0),
+            }
             for name in topic_names(settings)
         },
     }
+
+
+async def newest_messages(settings: WorkerSettings, topics: Mapping[str, Topic]) -> dict[str, int]:
+    """Read the newest message of each partition; how many there were, by topic.
+
+    Raises
+    ------
+    BrokerError
+        If one cannot be read: no rights, or a compression that nobody here knows.
+    """
+    consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, **settings.security().client_options())
+    read = dict.fromkeys(topics, 0)
+    try:
+        await start_client(consumer, settings.brokers)
+        places = [TopicPartition(name, p) for name, topic in topics.items() for p in range(topic.partitions)]
+        begin, end = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        full = [place for place in places if end[place] > begin[place]]
+        consumer.assign(full)
+        for place in full:
+            consumer.seek(place, end[place] - 1)
+        # The newest may be no message but the marker of a transaction: the client steps over it in silence.
+        async with asyncio.timeout(_SECONDS):
+            while any([await consumer.position(place) < end[place] for place in full]):
+                for place, records in (await consumer.getmany(timeout_ms=200)).items():
+                    read[place.topic] += len(records)
+    except (KafkaError, TimeoutError) as error:
+        raise BrokerError(explain(settings.brokers, error)) from error
+    finally:
+        await consumer.stop()
+    return read

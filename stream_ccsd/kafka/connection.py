@@ -6,7 +6,8 @@ import contextlib
 import logging
 import re
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -122,39 +123,133 @@ async def start_client(client: Any, brokers: str) -> None:
     with _overhearing("aiokafka") as said:
         try:
             await client.start()
-        except (KafkaError, OSError) as error:
+        except (KafkaError, OSError, TimeoutError) as error:
             with contextlib.suppress(Exception):
                 await (client.close() if hasattr(client, "close") else client.stop())
-            raise BrokerError(explain(brokers, error, said)) from error
+            raise BrokerError(explain(brokers, said[-1] if said else error)) from error
 
 
-def explain(brokers: str, error: BaseException, said: Sequence[str] = ()) -> str:
-    """A client's error in words, with what to look at."""
-    cause = said[-1] if said else str(error) or type(error).__name__
-    everything = f"{type(error).__name__} {cause}"
-    if "CERTIFICATE" in everything or "ssl" in everything.lower():
-        return f"no TLS with {brokers} ({cause}): check tls, ca_file and the broker's certificate"
-    if "uthentication" in everything:
-        return f"{brokers} refused the login ({cause}): check sasl_mechanism, sasl_username and the password"
-    if "MessageSizeTooLarge" in everything or "RecordTooLarge" in everything:
-        return f"a topic on {brokers} takes too small messages ({cause}): raise its max.message.bytes"
-    if "uthorization" in everything:
-        return f"{brokers} does not allow this ({cause}): the user needs read, write and describe on topics and group"
-    return f"{brokers} does not answer ({cause}): is the broker running, and do address, tls and sasl settings fit it?"
+@contextlib.asynccontextmanager
+async def admin_client(brokers: str, security: Security, name: str = "stream-ccsd") -> AsyncIterator[Any]:
+    """A client that asks about topics and makes them.
+
+    Raises
+    ------
+    BrokerError
+        If the broker cannot be reached or entered, or refuses what is asked.
+    """
+    from aiokafka.admin import AIOKafkaAdminClient  # noqa: PLC0415  (an extra)
+    from aiokafka.errors import KafkaError  # noqa: PLC0415
+
+    options = security.client_options()
+    admin = AIOKafkaAdminClient(bootstrap_servers=brokers, client_id=name, request_timeout_ms=10_000, **options)
+    await start_client(admin, brokers)
+    try:
+        yield admin
+    except (KafkaError, OSError, TimeoutError) as error:
+        raise BrokerError(explain(brokers, error)) from error
+    finally:
+        await admin.close()
+
+
+def explain(brokers: str, error: BaseException) -> str:
+    """A client's error in words, with what to look at; the kind of the error decides, never its text."""
+    for cause in _causes(error):
+        said = f"{type(cause).__name__}: {cause}" if str(cause) else type(cause).__name__
+        for kinds, before, after in _kinds_of_errors():
+            if isinstance(cause, kinds):
+                return f"{before.format(brokers=brokers)} ({said}): {after}"
+    said = str(error) or type(error).__name__
+    return f"{brokers} does not answer ({said}): is the broker running, and do address, tls and sasl settings fit it?"
+
+
+def _kinds_of_errors() -> list[tuple[tuple[type[BaseException], ...], str, str]]:
+    """Kinds of errors, what they say, and what to do."""
+    from aiokafka import errors  # noqa: PLC0415  (an extra)
+
+    return [
+        ((ssl.SSLError,), "no TLS with {brokers}", "check tls, ca_file and the broker's certificate"),
+        (
+            (
+                errors.AuthenticationFailedError,
+                errors.AuthenticationMethodNotSupported,
+                errors.SaslAuthenticationFailed,
+                errors.UnsupportedSaslMechanismError,
+                errors.IllegalSaslStateError,
+            ),
+            "{brokers} refused the login",
+            "check sasl_mechanism, sasl_username and the password",
+        ),
+        (
+            (
+                errors.TopicAuthorizationFailedError,
+                errors.GroupAuthorizationFailedError,
+                errors.ClusterAuthorizationFailedError,
+            ),
+            "{brokers} does not allow this",
+            "the user needs read, write and describe on topics and group",
+        ),
+        (
+            (errors.MessageSizeTooLargeError, errors.RecordListTooLargeError, errors.RecordTooLargeError),
+            "a topic on {brokers} takes too small messages",
+            "raise its max.message.bytes",
+        ),
+        (
+            (errors.UnsupportedCodecError,),
+            "a message on {brokers} is compressed in a way that cannot be read here",
+            "pip install 'stream-ccsd[kafka]' brings what is missing",
+        ),
+        (
+            (errors.InvalidSessionTimeoutError,),
+            "{brokers} refuses this session_timeout",
+            "group.min.session.timeout.ms and group.max.session.timeout.ms of the broker say what it takes, by default "
+            "6 seconds to 30 minutes",
+        ),
+        ((errors.NotEnoughReplicasError,), "{brokers} has too few replicas in sync", "start its other brokers"),
+    ]
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and what it came from."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        seen.add(id(error))
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+class _Listener(logging.Handler):
+    """Keeps the errors that one task logs, as they are: a client that gives up puts the error itself into its line."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[BaseException] = []
+        self.listening = True
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep it."""
+        if _listener.get() is self and isinstance(record.args, tuple):
+            self.heard += [argument for argument in record.args if isinstance(argument, BaseException)]
+
+
+_listener: ContextVar[_Listener | None] = ContextVar("_listener", default=None)
+
+
+def is_overheard() -> bool:
+    """Whether what is logged now becomes part of an error, and need not be shown beside it."""
+    listener = _listener.get()
+    return listener is not None and listener.listening
 
 
 @contextlib.contextmanager
-def _overhearing(name: str) -> Iterator[list[str]]:
-    """What is logged meanwhile, kept instead of shown."""
-    said: list[str] = []
-    handler = logging.Handler()
-    handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-    logger = logging.getLogger(name)
-    before = logger.propagate
-    logger.addHandler(handler)
-    logger.propagate = False
+def _overhearing(name: str) -> Iterator[list[BaseException]]:
+    """Errors that this task logs meanwhile."""
+    logger, listener = logging.getLogger(name), _Listener()
+    logger.addHandler(listener)
+    before = _listener.set(listener)
     try:
-        yield said
+        yield listener.heard
     finally:
-        logger.removeHandler(handler)
-        logger.propagate = before
+        listener.listening = False  # tasks that were begun meanwhile have a copy of the variable
+        _listener.reset(before)
+        logger.removeHandler(listener)

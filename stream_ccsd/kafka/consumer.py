@@ -11,11 +11,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
+
+from stream_ccsd.kafka.private import FaustConsumer, FaustRecovery
 
 log = logging.getLogger("stream_ccsd.kafka.reading")
 _PAUSE = 0.05
@@ -25,16 +26,16 @@ Batch = Mapping[int, Sequence[Any]]
 Handler = Callable[[Batch], Awaitable[None]]
 
 
-class BatchConsumer(driver.Consumer):
-    """Drains the transactions' topic in batches; every other topic as Faust does."""
+class BatchConsumer(FaustConsumer):
+    """Drains the transactions' topic in batches; every other topic as Faust does. Committed messages only."""
 
     def __init__(self, *args: Any, topic: str, handler: Handler, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.topic, self.handler = topic, handler
         self._handling: asyncio.Future[None] | None = None
-        self._finished: dict[TP, int] = {}
         self._next: dict[TP, int] = {}
         self._gaps: dict[TP, int] = {}
+        self._recovery = FaustRecovery(self.app)
 
     async def wait_empty(self) -> None:
         """Faust waits for this before partitions go to others and before it stops: no batch is on its way."""
@@ -43,46 +44,36 @@ class BatchConsumer(driver.Consumer):
         await super().wait_empty()
         self._next.clear()
 
-    def committed(self, tp: TP) -> int:
-        """The offset work began at, as far as it is known; 0 before."""
-        return self._committed_offset[tp] or 0
+    def handled(self, partition: int) -> int:
+        """The offset that work goes on at; between batches, the markers of transactions before it are left behind."""
+        tp = TP(self.topic, partition)
+        begun = self._next.get(tp, self.committed_offset(tp)) or 0
+        busy = self._handling is not None and not self._handling.done()
+        return begun if busy else max(begun, self.reached(tp) or 0)
 
     def check(self) -> None:
         """Raise what ended the membership in the group, which the client only logs."""
-        client = self._thread._consumer
-        coordinator, fetcher = getattr(client, "_coordinator", None), getattr(client, "_fetcher", None)
-        error = getattr(coordinator, "_pending_exception", None)
-        for task in (getattr(coordinator, "_coordination_task", None), getattr(fetcher, "_fetch_task", None)):
-            if task is not None and task.done() and not task.cancelled():
-                error = error or task.exception()
+        error = self.failure()
         if error is not None:
             raise error
 
     def finished(self, partition: int, next_offset: int) -> None:
         """Everything before this offset has had its effect, and may be committed."""
-        self._finished[TP(self.topic, partition)] = next_offset
+        self.committable[TP(self.topic, partition)] = next_offset
 
-    async def _drain_messages(self, fetcher: Any) -> None:
-        try:
-            while not (self.should_stop or fetcher.should_stop):
-                await self._drain_once()
-        except self.consumer_stopped_errors:
-            if not self.app.should_stop:
-                raise
-
-    async def _drain_once(self) -> None:
+    async def drain_once(self) -> None:
+        """Fetch a batch and hand it over, or wait until that makes sense."""
         if not self.flow_active:
             await self.wait(self.can_resume_flow)
             return
-        # A copy: Faust changes the set in place, and a fetch that waits would return what was not asked for.
-        active = set(self._get_active_partitions())
+        active = self.flowing_partitions()
         if not active:
             await self.sleep(_PAUSE)
             return
         generation = self.app.consumer_generation_id
-        fetched = await self._getmany(active_partitions=active, timeout=1.0)
-        records = {TP(place.topic, place.partition): batch for place, batch in fetched.items()}
+        records = await self.fetch(active, 1.0)
         if not records:
+            self._recovery.pass_markers(self.reached)
             await self.sleep(0)
             return
         changelog = {tp: batch for tp, batch in records.items() if tp.topic != self.topic}
@@ -117,34 +108,33 @@ class BatchConsumer(driver.Consumer):
 
     async def _put_back(self, records: Mapping[TP, Sequence[Any]]) -> None:
         """As if it had never been fetched, unless somebody has gone to another place since."""
-        client = self._thread._consumer
+        fetched_to = {tp: self.fetched_to(tp) for tp in records}
 
         async def go_back() -> None:  # in the client's own thread, so that nobody comes in between
             for tp, batch in records.items():
                 with contextlib.suppress(Exception):  # no longer ours: whoever has it begins where it counts
-                    if await client.position(tp) == batch[-1].offset + 1:
-                        client.seek(tp, batch[0].offset)
+                    if self.reached(tp) == fetched_to[tp]:
+                        self.client.seek(tp, batch[0].offset)
 
-        await self._thread.call_thread(go_back)
+        await self.in_client_thread(go_back)
         await self.sleep(_PAUSE)
 
     async def _follows(self, tp: TP, batch: Sequence[Any]) -> bool:
         """Whether a batch begins where the last one ended; if not, go back there, once.
 
-        A topic may have gaps of its own (transactions' markers, compaction): then the same batch comes again.
+        A topic has gaps of its own wherever transactions ended or were aborted: then the same batch comes again.
         """
-        expected = self._next.get(tp, self._committed_offset[tp])
+        expected = self._next.get(tp, self.committed_offset(tp))
         if expected is None:
             expected = (await self.earliest_offsets(tp))[tp]
-        if batch[0].offset <= expected:
-            self._gaps.pop(tp, None)
-        elif self._gaps.get(tp) != expected:
+        if batch[0].offset > expected and self._gaps.get(tp) != expected:
             self._gaps[tp] = expected
             await self.seek_wait({tp: expected})
             return False
-        else:
+        if batch[0].offset > expected and (await self.earliest_offsets(tp))[tp] > expected:
             said = {"partition": tp.partition, "from": expected, "to": batch[0].offset}
-            log.warning("the topic has no messages between these offsets", extra=said)
+            log.warning("messages were deleted from the topic before they were read", extra=said)
+        self._gaps.pop(tp, None)
         return True
 
     async def _pass_on(self, tp: TP, batch: Iterable[Any]) -> None:
@@ -152,21 +142,10 @@ class BatchConsumer(driver.Consumer):
         for record in batch:
             if not self.flow_active:
                 return
-            await self.callback(self._to_message(tp, record))
+            await self.callback(self.to_message(tp, record))
 
     async def _handle(self, records: Mapping[TP, Sequence[Any]]) -> None:
-        self._next.update({tp: batch[-1].offset + 1 for tp, batch in records.items()})
+        self._next.update({tp: self.fetched_to(tp) or batch[-1].offset + 1 for tp, batch in records.items()})
         self._handling = asyncio.ensure_future(self.handler({tp.partition: batch for tp, batch in records.items()}))
         # A batch that has begun is finished, also when this task is cancelled by a rebalance or a shutdown.
         await asyncio.shield(self._handling)
-
-    # Faust keeps a list of every acknowledged message; whole batches need one number a partition.
-
-    def _filter_tps_with_pending_acks(self, topics: Any = None) -> Iterator[TP]:
-        return iter([tp for tp in self._finished if topics is None or tp in topics or tp.topic in topics])
-
-    def _new_offset(self, tp: TP) -> int | None:
-        return self._finished.pop(tp, None)
-
-    def verify_event_path(self, now: float, tp: TP) -> None:
-        """Faust looks for streams that stand still; there are none here, and /healthz looks for itself."""

@@ -6,12 +6,15 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError
 
-from stream_ccsd.kafka.connection import BrokerError, Security, explain, start_client
+from stream_ccsd.kafka.connection import BrokerError, Security, admin_client, explain, start_client
+from stream_ccsd.kafka.metadata import describe
+from stream_ccsd.transaction import MAX_NUMBER
 
 # After a failure a worker repeats at most what one commit interval held; this is many times that.
 _REMEMBERED = 100_000
@@ -40,6 +43,15 @@ class Once:
         return True
 
 
+@dataclass
+class Followed:
+    """What came by."""
+
+    shown: int = 0
+    foreign: int = 0
+    """Messages that are no alerts."""
+
+
 async def follow_alerts(
     brokers: str,
     topic: str,
@@ -50,8 +62,17 @@ async def follow_alerts(
     from_beginning: bool = False,
     limit: int | None = None,
     stop: Callable[[], bool] = lambda: False,
-) -> int:
-    """Show each alert once, as it comes, until stopped or the limit is reached; returns how many there were."""
+) -> Followed:
+    """Show each alert once, as it comes, until stopped or the limit is reached; returns how many there were.
+
+    Raises
+    ------
+    BrokerError
+        If the broker cannot be reached or entered, or has no such topic; none is created by asking.
+    """
+    async with admin_client(brokers, security) as admin:
+        if topic not in (await describe(admin, [topic])).topics:
+            raise BrokerError(f"{brokers} has no topic {topic!r}: check its name; has a worker been started?")
     consumer = AIOKafkaConsumer(
         topic,
         bootstrap_servers=brokers,
@@ -59,33 +80,42 @@ async def follow_alerts(
         isolation_level="read_committed",
         **security.client_options(),
     )
-    once, shown = Once(), 0
+    once, followed = Once(), Followed()
     try:
         await start_client(consumer, brokers)
-        if topic not in await consumer.topics():
-            raise BrokerError(f"{brokers} has no topic {topic!r}: has a worker been started?")
         while not stop():
             batches = await consumer.getmany(timeout_ms=200)
             for record in (record for batch in batches.values() for record in batch):
-                alert = _parse(record.value)
-                if alert is None or not once.is_new(f"{alert['partition']}/{alert['offset']}") or not wanted(alert):
+                alert = parse_alert(record.value)
+                if alert is None:
+                    followed.foreign += 1
+                    continue
+                if not once.is_new(f"{alert['partition']}/{alert['offset']}") or not wanted(alert):
                     continue
                 show(alert)
-                shown += 1
-                if limit is not None and shown >= limit:
-                    return shown
+                followed.shown += 1
+                if limit is not None and followed.shown >= limit:
+                    return followed
             await asyncio.sleep(0)
     except KafkaError as error:
         raise BrokerError(explain(brokers, error)) from error
     finally:
         await consumer.stop()
-    return shown
+    return followed
 
 
-def _parse(value: bytes | None) -> dict[str, Any] | None:
-    """An alert; None for what is none, which a topic may hold too."""
+def parse_alert(value: bytes | None) -> dict[str, Any] | None:
+    """An alert with everything that is asked of one; None for what is none, which a topic may hold too."""
     try:
         found = json.loads(value or b"")
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) and {"headline", "partition", "offset"} <= set(found) else None
+    if not isinstance(found, dict):
+        return None
+    texts = all(isinstance(found.get(name), str) for name in ("headline", "account"))
+    numbers = [found.get(name) for name in ("partition", "offset", "time")]
+    if not texts or any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
+        return None
+    partition, offset, time = numbers
+    whole = isinstance(partition, int) and isinstance(offset, int)
+    return found if whole and abs(time) <= MAX_NUMBER else None  # type: ignore[arg-type]

@@ -17,6 +17,7 @@ Headers = list[tuple[str, bytes]]
 
 # Of a dead letter that no topic takes whole, this much is kept.
 KEPT = 65_536
+_AROUND = 256
 
 
 class Record(Protocol):
@@ -94,13 +95,24 @@ def dead_letter(topic: str, record: Record, why: Refusal) -> Output:
     return Output(topic, record.key, value_or_key, headers)
 
 
-def shortened(letter: Output) -> Output:
+def fitted(letter: Output, largest: int) -> Output:
+    """A dead letter as a topic takes it that refuses messages of more bytes: itself, or its beginning.
+
+    Kafka counts what surrounds a message too; it is generously guessed.
+    """
+    around = _AROUND + sum(len(name) + len(said) + 10 for name, said in letter.headers)
+    if len(letter.key or b"") + len(letter.value or b"") + around <= largest:
+        return letter
+    return shortened(letter, max(0, min(KEPT, (largest - around) // 2)))
+
+
+def shortened(letter: Output, kept: int = KEPT) -> Output:
     """A dead letter that no topic takes whole: its beginning, and how long it was."""
     value, key = letter.value or b"", letter.key
-    if len(value) <= KEPT and len(key or b"") <= KEPT:
+    if len(value) <= kept and len(key or b"") <= kept:
         return letter
     headers = [*letter.headers, ("truncated_from", str(len(value)).encode())]
-    return Output(letter.topic, key if key is None else key[:KEPT], value[:KEPT], headers)
+    return Output(letter.topic, key if key is None else key[:kept], value[:kept], headers)
 
 
 def _json(values: dict[str, Any]) -> bytes:

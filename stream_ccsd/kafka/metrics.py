@@ -14,13 +14,18 @@ _SIZES = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000)
 
 
 class Now:
-    """What is asked for only when somebody looks."""
+    """What is asked for only when somebody looks: asked on the event loop, shown from any thread."""
 
     def __init__(self) -> None:
+        self.values: tuple[dict[int, int], int, tuple[int, float], bool] = ({}, 0, (0, 1.0), False)
         self.lag: Callable[[], dict[int, int]] = dict
         self.accounts: Callable[[], int] = lambda: 0
         self.recovery: Callable[[], tuple[int, float]] = lambda: (0, 1.0)
         self.ready: Callable[[], bool] = lambda: False
+
+    def look(self) -> None:
+        """Ask."""
+        self.values = self.lag(), self.accounts(), self.recovery(), self.ready()
 
 
 class Metrics:
@@ -34,6 +39,11 @@ class Metrics:
             _PREFIX + "rejects",
             "Messages sent to the dead letters, by kind",
             ["kind"],
+            registry=self.registry,
+        )
+        self.internal_errors = Counter(
+            _PREFIX + "internal_errors",
+            "Messages that a fault of this software kept from being scored; each is in the log with its traceback",
             registry=self.registry,
         )
         self.alerts = Counter(_PREFIX + "alerts", "Alerts raised", registry=self.registry)
@@ -84,13 +94,13 @@ class _AtScrape(Collector):
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Gauges that are read off the worker."""
         lag = GaugeMetricFamily(_PREFIX + "lag", "Messages behind the end of a partition", labels=["partition"])
-        for partition, behind in sorted(self._now.lag().items()):
+        behind_by_partition, accounts, (remaining, share), ready = self._now.values
+        for partition, behind in sorted(behind_by_partition.items()):
             lag.add_metric([str(partition)], behind)
         yield lag
-        remaining, share = self._now.recovery()
-        yield GaugeMetricFamily(_PREFIX + "accounts", "Accounts with a state here, about", value=self._now.accounts())
+        yield GaugeMetricFamily(_PREFIX + "accounts", "Accounts with a state here, about", value=accounts)
         yield GaugeMetricFamily(
             _PREFIX + "recovery_remaining", "Changelog records still to be read before work begins", value=remaining
         )
         yield GaugeMetricFamily(_PREFIX + "recovery_progress", "Share of the recovery that is done", value=share)
-        yield GaugeMetricFamily(_PREFIX + "ready", "Whether the worker is working", value=float(self._now.ready()))
+        yield GaugeMetricFamily(_PREFIX + "ready", "Whether the worker is working", value=float(ready))

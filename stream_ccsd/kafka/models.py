@@ -31,7 +31,7 @@ class ModelWatch:
 
     def __init__(self, folder: Path, model: Model, use: Callable[[Model], None], metrics: Metrics) -> None:
         self._folder, self._model, self._use, self._metrics = folder, model, use, metrics
-        self._seen: tuple[int, ...] | None = None
+        self._seen: tuple[tuple[int, ...], ...] | None = None
         self._told(model.version)
 
     async def watch(self, interval: float) -> None:
@@ -62,7 +62,6 @@ class ModelWatch:
         if seen is None or seen == self._seen:
             return None
         try:
-            # Memory-mapped: workers on one machine share its pages.
             new = Model.load(self._folder)
             unfit = unfit_for(self._model, new)
         except StreamCcsdError as error:
@@ -79,10 +78,10 @@ class ModelWatch:
         self._metrics.model_loaded.set(time.time())
 
 
-def _stamp(folder: Path) -> tuple[int, ...] | None:
-    """What changes when another model is put in place; None while there is none."""
+def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
+    """What changes when another model is put in place, as a whole or file by file; None while there is none."""
     try:
-        found = (folder / "model.json").stat()
+        found = [file.stat() for file in sorted(folder.iterdir())]
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return tuple((f.st_ino, f.st_mtime_ns, f.st_size) for f in found) or None

@@ -18,12 +18,14 @@ from aiokafka.errors import (
 )
 
 from stream_ccsd.kafka.connection import BrokerError, explain, start_client
-from stream_ccsd.kafka.messages import Output, shortened
+from stream_ccsd.kafka.messages import Output, fitted, shortened
 from stream_ccsd.kafka.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
 
 _LARGEST = 64 << 20
+# Kafka's own default, where a topic does not say what it takes.
+_USUAL = 1_048_588
 _PAUSE = 1.0
 # The client gives up, but a new one may well succeed.
 _FOR_A_NEW_CLIENT = (KafkaTimeoutError, OutOfOrderSequenceNumber, ProducerClosed, UnknownProducerId)
@@ -32,8 +34,9 @@ _FOR_A_NEW_CLIENT = (KafkaTimeoutError, OutOfOrderSequenceNumber, ProducerClosed
 class Outbox:
     """An idempotent producer: a message that had to be sent again by the client is in its topic once, in its place."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, largest_letter: int | None = None) -> None:
         self._settings = settings
+        self._largest_letter = largest_letter or _USUAL
         self._producer: Any = None
         self._changing = asyncio.Lock()
 
@@ -67,6 +70,8 @@ class Outbox:
         BrokerError
             If the broker will never take them: no rights, no such topic.
         """
+        letters = self._settings.dead_letters
+        outputs = [fitted(o, self._largest_letter) if o.topic == letters else o for o in outputs]
         while True:
             async with self._changing:
                 producer = self._producer

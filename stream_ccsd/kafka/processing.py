@@ -19,10 +19,11 @@ from typing import Any, Protocol
 from stream_ccsd.kafka.consumer import Batch
 from stream_ccsd.kafka.messages import Output
 from stream_ccsd.kafka.metrics import Metrics
-from stream_ccsd.kafka.scoring import PartitionScorer, Scored
+from stream_ccsd.kafka.scoring import TOPIC, PartitionScorer, Scored, check_topic
 from stream_ccsd.kafka.settings import WorkerSettings
-from stream_ccsd.kafka.table import AccountStore
+from stream_ccsd.kafka.table import AccountStore, store_is_ahead
 from stream_ccsd.library.model import Model
+from stream_ccsd.status import Status
 from stream_ccsd.transaction import Schema
 
 log = logging.getLogger(__name__)
@@ -52,6 +53,7 @@ class Processor:
         store: Callable[[], AccountStore],
         confirm: Callable[[Sequence[Output], int | None], Coroutine[Any, Any, list[int]]],
         metrics: Metrics,
+        topic_id: str | None = None,
     ) -> None:
         self.partitions: Partitions
         self.failure: BaseException | None = None
@@ -59,9 +61,8 @@ class Processor:
         self.begun: float | None = None
         self.model = model
         self._next_model = model
-        self.next_offsets: dict[int, int] = {}
         self._settings, self._schema, self._store, self._confirm = settings, schema, store, confirm
-        self._metrics = metrics
+        self._metrics, self._topic_id = metrics, topic_id
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="scoring")
         self._scorers: dict[int, PartitionScorer] = {}
         self._log_ends: dict[int, int] = {}
@@ -73,7 +74,7 @@ class Processor:
 
     def forget_partitions(self) -> None:
         """After a rebalance: nothing that was known of a partition holds any longer."""
-        for known in (self._scorers, self._log_ends, self._changelog_ends, self.next_offsets):
+        for known in (self._scorers, self._log_ends, self._changelog_ends):
             known.clear()
 
     def close(self) -> None:
@@ -120,7 +121,6 @@ class Processor:
             self._note_latency(batch)
         for partition, records in batch.items():
             after = records[-1].offset + 1
-            self.next_offsets[partition] = after
             self._log_ends[partition] = max(after, self._log_ends[partition])
             self.partitions.finished(partition, after)
         self._metrics.scoring.observe(1000 * (scored_at - begun))
@@ -129,13 +129,20 @@ class Processor:
 
     async def _begin(self, partition: int) -> None:
         """Before the first batch of a partition that was assigned."""
-        self._changelog_ends[partition] = self.partitions.changelog_end(partition)
-        store = self._store()
+        store, end = self._store(), self.partitions.changelog_end(partition)
+        seen = store.changelog_seen(partition)
+        if end is not None and seen is not None and seen > end:
+            raise store_is_ahead(self._settings)
+        mark: dict[bytes, bytes] = {}
+        if self._topic_id is not None:
+            mark = check_topic(self._settings.transactions, self._topic_id, store.read(partition, TOPIC))
+        self._changelog_ends[partition] = end
         newer = {account: store.read(partition, account) for account in store.outdated(partition)}
         states = {account: state for account, state in newer.items() if state is not None}
         if states:
             log.warning("writing newer states behind older ones", extra={"partition": partition, "states": len(states)})
-            await self._keep(partition, Scored(states=states))
+        if states or mark:
+            await self._keep(partition, Scored(states=states | mark))
         self._log_ends[partition] = await self.partitions.log_end(partition)
 
     def _score(self, batch: Batch) -> dict[int, Scored]:
@@ -190,5 +197,6 @@ class Processor:
             self._metrics.events.inc(done.entered)
             self._metrics.alerts.inc(done.alerts)
             self._metrics.passed_over.inc(done.passed_over)
+            self._metrics.internal_errors.inc(done.rejects[Status.FAILED])
             for kind, count in done.rejects.items():
                 self._metrics.rejects.labels(kind).inc(count)

@@ -7,6 +7,7 @@ effect, however often it is read.
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections import Counter
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
@@ -21,12 +22,27 @@ from stream_ccsd.library.model import Model
 from stream_ccsd.status import Status
 from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError
 
+log = logging.getLogger(__name__)
+
 Read = Callable[[bytes], bytes | None]
 
 _HEAD = struct.Struct("<BQ")  # layout, offset
 _LAYOUT = 1
 NOTHING = -1
 """The offset of a state that does not exist."""
+
+
+TOPIC = b"\0topic"
+"""The key under which a changelog says which topic its states have seen. Names of accounts are printable."""
+
+
+def is_account(key: bytes | None) -> bool:
+    """Whether a record of table or changelog is an account's: the alert cap has an empty key, marks begin with zero.
+
+    >>> is_account(b"C1"), is_account(b""), is_account(TOPIC)
+    (True, False, False)
+    """
+    return bool(key) and not key.startswith(b"\0")  # type: ignore[union-attr]
 
 
 class ForeignStateError(StreamCcsdError):
@@ -47,6 +63,24 @@ def stored_offset(data: bytes | None) -> int:
     if data is None or len(data) < _HEAD.size or data[0] != _LAYOUT:
         return NOTHING
     return int(_HEAD.unpack_from(data)[1])
+
+
+def check_topic(topic: str, topic_id: str, mark: bytes | None) -> dict[bytes, bytes]:
+    """Raise if stored states have seen another topic of that name; returns the mark that is still to be stored.
+
+    Raises
+    ------
+    ForeignStateError
+        If the topic was made anew.
+    """
+    ours = pack_stored(0, topic_id.encode())
+    if mark is not None and mark != ours:
+        raise ForeignStateError(
+            f"topic {topic!r} was made anew: the account states have seen the topic of that name with the id "
+            f"{mark[_HEAD.size :].decode(errors='replace')}, now it is {topic_id}. Take another --group, or delete the "
+            "changelog topic and the state folder"
+        )
+    return {} if mark is not None else {TOPIC: ours}
 
 
 class _StagedStates(MutableMapping[str, bytes]):
@@ -130,7 +164,7 @@ class PartitionScorer:
         found = [(record, self._parse(record)) for record in records]
         fresh = [(r, t) for r, t in found if not isinstance(t, Transaction) or not self._was_entered(r, t, log_end)]
         done.passed_over = len(found) - len(fresh)
-        results = iter(self._process([t for _, t in fresh if isinstance(t, Transaction)]))
+        results = iter(self._process([(r, t) for r, t in fresh if isinstance(t, Transaction)]))
         newest: dict[str, int] = {}
         for record, transaction in fresh:
             if isinstance(transaction, Refusal):
@@ -155,7 +189,8 @@ class PartitionScorer:
         except TransactionError as error:
             return error.refusal
         except Exception as error:  # whatever it is, its neighbours go on
-            return Refusal(f"cannot be read: {error!r}")
+            log.exception("a message could not be read", extra=_place(record))
+            return Refusal(f"cannot be read: {error!r}", kind=Status.FAILED)
         if self._settings.check_key and record.key != transaction.account.encode():
             shown = "none" if record.key is None else repr(record.key[:60])
             return Refusal(
@@ -188,20 +223,22 @@ class PartitionScorer:
             )
         self._sizes_checked = True
 
-    def _process(self, transactions: list[Transaction]) -> list[Result]:
+    def _process(self, entries: list[tuple[Record, Transaction]]) -> list[Result]:
         try:
-            return self._engine.process_many(transactions)
+            return self._engine.process_many([t for _, t in entries])
         except MemoryError:
             raise
         except Exception:  # a fault of ours must cost one transaction, not its neighbours
-            return [self._alone(t) for t in transactions]
+            log.warning("a batch could not be scored together", extra={"messages": len(entries)}, exc_info=True)
+            return [self._alone(r, t) for r, t in entries]
 
-    def _alone(self, transaction: Transaction) -> Result:
+    def _alone(self, record: Record, transaction: Transaction) -> Result:
         try:
             return self._engine.process(transaction)
         except MemoryError:
             raise
         except Exception as error:
+            log.exception("a transaction could not be scored", extra=_place(record))
             return Result(transaction, Status.FAILED, reason=repr(error))
 
     def _enter(self, done: Scored, record: Record, result: Result) -> None:
@@ -218,3 +255,7 @@ class PartitionScorer:
     def _refuse(self, done: Scored, record: Record, why: Refusal) -> None:
         done.rejects[why.kind] += 1
         done.outputs.append(dead_letter(self._settings.dead_letters, record, why))
+
+
+def _place(record: Record) -> dict[str, object]:
+    return {"topic": record.topic, "partition": record.partition, "offset": record.offset}

@@ -6,6 +6,7 @@ import os
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -112,7 +113,9 @@ class WorkerSettings:
         _require(len(set(topics)) == len(topics), "topics", topics, "five different names")
         for name in ("partitions", "replication", "batch"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
-        _require(self.standby_replicas >= 0, "standby_replicas", self.standby_replicas, "0 or more")
+        _require(0 <= self.standby_replicas <= 100, "standby_replicas", self.standby_replicas, "0 to 100")
+        _require(self.partitions <= 100_000, "partitions", self.partitions, "at most 100000")
+        _require(self.replication <= 1000, "replication", self.replication, "at most 1000")
         _require(self.batch <= 10_000, "batch", self.batch, "at most 10000")
         for name in ("commit_interval", "session_timeout", "heartbeat_interval", "model_poll"):
             _require(0 < getattr(self, name) < 3600, name, getattr(self, name), "seconds, above 0")
@@ -122,7 +125,8 @@ class WorkerSettings:
             self.heartbeat_interval,
             f"at most half of session_timeout ({self.session_timeout:g})",
         )
-        _require(self.threshold is None or self.threshold == self.threshold, "threshold", self.threshold, "a number")
+        _require(self.threshold is None or isfinite(self.threshold), "threshold", self.threshold, "a number")
+        _require(self.web_host.strip() != "", "web_host", self.web_host, "an address; 0.0.0.0 is every one there is")
         _require(0 <= self.web_port <= 65_535, "web_port", self.web_port, "0 to 65535")
 
     @property
@@ -192,7 +196,7 @@ def _read(file: Path) -> dict[str, Any]:
     try:
         with file.open("rb") as source:
             return tomllib.load(source)
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # a number of thousands of digits is a ValueError, too
         raise WorkerSettingsError(f"the settings in {file} cannot be read: {error}") from error
 
 
@@ -221,8 +225,8 @@ def _converted(name: str, value: Any, place: str) -> Any:
         if kind is Path and not str(value):
             raise ValueError("expected a path")
         return kind(value)
-    except (TypeError, ValueError) as error:
-        raise WorkerSettingsError(f"{place}: {name} is {value!r}: {error}") from error
+    except (TypeError, ValueError, OverflowError) as error:
+        raise WorkerSettingsError(f"{place}: {name} is {_shown(value)}: {error}") from error
 
 
 def _truth(value: Any) -> bool:
@@ -235,4 +239,10 @@ def _truth(value: Any) -> bool:
 
 def _require(condition: bool, name: str, value: object, expected: str) -> None:
     if not condition:
-        raise WorkerSettingsError(f"{name} is {value!r}, expected {expected}")
+        raise WorkerSettingsError(f"{name} is {_shown(value)}, expected {expected}")
+
+
+def _shown(value: object) -> str:
+    """A value in a message, as long as it may be there."""
+    text = repr(value)
+    return text if len(text) <= 200 else text[:197] + "..."

@@ -7,19 +7,25 @@ one step with the changelog's offset. So the store is never ahead of the changel
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import faust
 import rocksdict
-from faust.stores import memory, rocksdb
+from faust.stores import memory
+from faust.stores.rocksdb import RocksDBOptions
 from faust.types import TP
 
-from stream_ccsd.kafka.scoring import stored_offset
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.kafka.private import FaustRecovery, FaustRocksStore, FaustTable
+from stream_ccsd.kafka.scoring import is_account, stored_offset
 from stream_ccsd.kafka.settings import WorkerSettings
 
 log = logging.getLogger("stream_ccsd.kafka.recovery")
@@ -27,8 +33,23 @@ log = logging.getLogger("stream_ccsd.kafka.recovery")
 # Enough for a partition; with Faust's own default each would grow by gigabytes. Small buffers are written out in
 # small steps, which transactions do not have to wait for.
 _ROCKSDB = {"write_buffer_size": 4 << 20, "block_cache_size": 64 << 20}
-# Names of accounts are printable, so nothing else begins with a zero.
-_COUNT = b"\0accounts"
+_COUNT = b"\0accounts"  # no account's key begins like this
+# A disk with less than this is full as far as RocksDB is concerned.
+_ROOM = 32 << 20
+
+
+class StoreError(StreamCcsdError):
+    """The store cannot be read or written; says which folder it is and what to do."""
+
+
+def store_is_ahead(settings: WorkerSettings) -> StoreError:
+    """A store that has seen more of its changelog than there is."""
+    return StoreError(
+        f"the store in {settings.state_dir} has seen more of the changelog {settings.changelog!r} than there is: the "
+        "topic was made anew, or its brokers lost data. The changelog is what counts: delete the folder to go on "
+        "with the states it holds, which are read again from there; or, if the changelog is new and empty, take "
+        "another --group, which scores the topic from its beginning"
+    )
 
 
 class AccountStore(Protocol):
@@ -45,6 +66,9 @@ class AccountStore(Protocol):
 
     def outdated(self, partition: int) -> set[bytes]:
         """Accounts of which the changelog holds an older state behind a newer one, as found by recovery; once."""
+
+    def changelog_seen(self, partition: int) -> int | None:
+        """Up to which offset of the changelog the states count; None if that is not known."""
 
     def accounts(self) -> int:
         """How many accounts there are in this worker's partitions."""
@@ -78,7 +102,7 @@ def newest_states(current: Callable[[int, bytes], bytes | None], events: Iterabl
         known = change.states.get(message.key)
         if known is None:
             known = current(message.partition, message.key)
-            change.created += known is None and message.key != b""  # the alert cap is no account
+            change.created += known is None and is_account(message.key)
         if stored_offset(message.value) >= stored_offset(known):
             change.states[message.key] = message.value
             change.outdated.discard(message.key)
@@ -100,7 +124,7 @@ class _Outdated:
         return self._accounts.pop(partition, set())
 
 
-class _Options(rocksdb.RocksDBOptions):
+class _Options(RocksDBOptions):
     """Without compression: states are floating point numbers, which do not get smaller, only later."""
 
     def as_options(self) -> Any:
@@ -110,8 +134,8 @@ class _Options(rocksdb.RocksDBOptions):
         return options
 
 
-class RocksStore(rocksdb.Store):
-    """A RocksDB a partition."""
+class RocksStore(FaustRocksStore):
+    """A RocksDB a partition. It is a copy of the changelog: whatever happens to it, nothing is lost."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -122,9 +146,15 @@ class RocksStore(rocksdb.Store):
         """As recovery found them; once."""
         return self._outdated.take(partition)
 
+    def database(self, partition: int) -> Any:
+        """The partition's own, opened if it is not yet."""
+        with self._explaining():
+            return super().database(partition)
+
     def read(self, partition: int, account: bytes) -> bytes | None:
         """The stored state of an account."""
-        return self._db_for_partition(partition).get(account)
+        with self._explaining():
+            return self.database(partition).get(account)
 
     def write(self, partition: int, states: Mapping[bytes, bytes], created: int, changelog_offset: int | None) -> None:
         """All of it or nothing."""
@@ -135,23 +165,64 @@ class RocksStore(rocksdb.Store):
             batch.put(_COUNT, str(self._count(partition) + created).encode())
         if changelog_offset is not None:
             batch.put(self.offset_key, str(changelog_offset).encode())
-        self._db_for_partition(partition).write(batch)
+        with self._explaining(writing=True):
+            self.database(partition).write(batch)
+
+    def persisted_offset(self, tp: TP) -> int | None:
+        """Where Faust begins to read the changelog."""
+        return self.changelog_seen(tp.partition)
+
+    def changelog_seen(self, partition: int) -> int | None:
+        """As it was written with the states."""
+        found = self.read(partition, self.offset_key)
+        return None if found is None else int(found)
+
+    @contextlib.contextmanager
+    def _explaining(self, writing: bool = False) -> Iterator[None]:
+        """RocksDB raises plain exceptions, whatever the cause: what was done, and the disk, tell what to do."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except Exception as error:
+            folder = self.table.folder
+            why = f"nothing is lost by that: every state is in the topic {self.table.changelog_topic_name!r}"
+            if writing or _room(folder) < _ROOM:
+                raise StoreError(
+                    f"the store in {folder} cannot be written ({error}): make room on its disk and start the worker "
+                    f"again, and if that does not help, delete the folder; {why}"
+                ) from error
+            raise StoreError(
+                f"the store in {folder} is damaged or cannot be used ({error}): delete the folder and start the "
+                f"worker again; {why}, and is read again from there"
+            ) from error
 
     def apply_changelog_batch(
         self, batch: Iterable[Any], to_key: Callable[[Any], Any], to_value: Callable[[Any], Any]
     ) -> None:
         """Take over a stretch of the changelog."""
-        for partition, change in newest_states(self.read, batch).items():
-            self.write(partition, change.states, change.created, change.end)
-            self._outdated.note(partition, change)
-            self.table.tell_progress(change.records)
+        try:
+            for partition, change in newest_states(self.read, batch).items():
+                self.write(partition, change.states, change.created, change.end)
+                self._outdated.note(partition, change)
+                self.table.tell_progress(change.records)
+        except StoreError as error:  # Faust would log it, and try again for ever
+            self.table.failure = error
+            raise
 
     def accounts(self) -> int:
         """Counted as they come: RocksDB itself would have to read them all."""
         return sum(self._count(tp.partition) for tp in active_changelogs(self))
 
     def _count(self, partition: int) -> int:
-        return int(self._db_for_partition(partition).get(_COUNT) or 0)
+        return int(self.read(partition, _COUNT) or 0)
+
+
+def _room(folder: Path) -> int:
+    try:
+        return shutil.disk_usage(folder).free
+    except OSError:
+        return _ROOM
 
 
 class MemoryStore(memory.Store):
@@ -186,7 +257,11 @@ class MemoryStore(memory.Store):
     def accounts(self) -> int:
         """As many as the dictionaries hold."""
         found = (self._states[tp.partition] for tp in active_changelogs(self))
-        return sum(len(states) - (b"" in states) for states in found)  # the alert cap is no account
+        return sum(map(is_account, (key for states in found for key in states)))
+
+    def changelog_seen(self, partition: int) -> int | None:
+        """Nothing outlives the process."""
+        return None
 
 
 def active_changelogs(store: Any) -> list[TP]:
@@ -195,8 +270,12 @@ def active_changelogs(store: Any) -> list[TP]:
     return [tp for tp in store.app.assignor.assigned_actives() if tp.topic in topics]
 
 
-class AccountTable(faust.Table):
+class AccountTable(FaustTable):
     """The table as Faust knows it: it assigns, recovers and closes; reading and writing are the store's."""
+
+    folder: Path
+    failure: StoreError | None = None
+    """Why recovery cannot go on."""
 
     @classmethod
     def declare(cls, app: faust.App, settings: WorkerSettings, partitions: int) -> AccountTable:
@@ -210,6 +289,7 @@ class AccountTable(faust.Table):
             store=f"{settings.store}://",
             recovery_buffer_size=1000,
         )
+        table.folder = settings.state_dir
         app.tables.add(table)
         return table
 
@@ -217,10 +297,10 @@ class AccountTable(faust.Table):
         """Say how far a recovery is: at its first step, at its last, and every second in between."""
         if not self.app.in_recovery:  # a standby follows all the time
             return
-        recovery = self.app.tables.recovery
-        if recovery._recovery_started_at != self._recovery:
-            self._recovery, self._recovered, self._told = recovery._recovery_started_at, 0, 0.0
-        remaining = max(0, recovery.active_remaining_total())
+        recovery = FaustRecovery(self.app)
+        if recovery.number != self._recovery:
+            self._recovery, self._recovered, self._told = recovery.number, 0, 0.0
+        remaining = recovery.remaining()
         self._recovered += records
         if not remaining or time.monotonic() - self._told > 1.0:
             self._told = time.monotonic()
@@ -232,20 +312,10 @@ class AccountTable(faust.Table):
     _recovered = 0
     _told = 0.0
 
-    def _new_store_by_url(self, url: Any) -> Any:
-        kind = MemoryStore if str(url).startswith("memory") else RocksStore
-        return kind(
-            url,
-            self.app,
-            self,
-            table_name=self.name,
-            key_type=bytes,
-            key_serializer="raw",
-            value_serializer="raw",
-            value_type=bytes,
-            loop=self.loop,
-            options=self.options,
-        )
+    def make_store(self, url: str, **options: Any) -> Any:
+        """In memory or in RocksDB."""
+        kind = MemoryStore if url.startswith("memory") else RocksStore
+        return kind(url, self.app, self, **options)
 
     @property
     def store(self) -> AccountStore:

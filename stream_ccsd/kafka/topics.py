@@ -1,28 +1,47 @@
-"""The topics a worker needs: what is there, what is missing, what does not fit."""
+"""The topics a worker needs: what is there, what is missing, what does not fit, and what changes while it works."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.admin import NewTopic
+from aiokafka.errors import TopicAlreadyExistsError, for_code
 
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.kafka.connection import BrokerError, explain, start_client
+from stream_ccsd.kafka.connection import BrokerError, admin_client
+from stream_ccsd.kafka.metadata import Topic, configs, describe
 from stream_ccsd.kafka.settings import WorkerSettings
 
 # Old states of a worker that was taken for dead must not outlive the new ones they were written behind.
 _CHANGELOG = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(6 * 3600 * 1000)}
+# Seconds between looks at topics, and how often one must be missing: a broker that starts knows none for a moment.
+_LOOK, _PATIENCE = 2.0, 3
+_ADMIN = "stream-ccsd-admin"
 
 
 class TopicsError(StreamCcsdError):
-    """Topics are missing or do not fit each other; says which and what to do."""
+    """Topics are missing or do not fit; says which and what to do."""
 
 
-async def look_at_topics(settings: WorkerSettings) -> tuple[dict[str, int], dict[str, int]]:
-    """Partitions of the worker's topics that exist, and of those that it would have to create.
+@dataclass(frozen=True)
+class Found:
+    """What there is on the brokers, and what would have to be created, with so many partitions."""
+
+    topics: dict[str, Topic]
+    configs: dict[str, dict[str, str]] = field(default_factory=dict)
+    missing: dict[str, int] = field(default_factory=dict)
+
+    def largest_message(self, name: str) -> int | None:
+        """Bytes that a topic takes in one message; None if it does not say."""
+        said = self.configs.get(name, {}).get("max.message.bytes")
+        return None if said is None else int(said)
+
+
+async def look_at_topics(settings: WorkerSettings) -> Found:
+    """The worker's topics that exist, and those that it would have to create.
 
     Raises
     ------
@@ -31,38 +50,81 @@ async def look_at_topics(settings: WorkerSettings) -> tuple[dict[str, int], dict
     TopicsError
         If the worker could not work with what is there.
     """
-    async with _admin(settings) as admin:
-        found = await _partitions(admin, settings)
-    check_topics(settings, found)
-    missing = missing_topics(settings, found)
-    if missing and not settings.create_topics:
-        raise TopicsError(f"no topic {', '.join(missing)} on {settings.brokers}: create it, or allow create_topics")
-    return found, missing
+    async with admin_client(settings.brokers, settings.security(), _ADMIN) as admin:
+        brokers, topics = await describe(admin, topic_names(settings))
+        found = Found(topics, await configs(admin, list(topics)), missing_topics(settings, topics))
+    check_topics(settings, topics)
+    check_policies(settings, found, brokers)
+    if found.missing and not settings.create_topics:
+        raise TopicsError(
+            f"no topic {', '.join(found.missing)} on {settings.brokers}: create it, or allow create_topics"
+        )
+    return found
 
 
-async def prepare_topics(settings: WorkerSettings) -> int:
-    """Create what is missing; returns the partitions of the transactions' topic."""
-    found, missing = await look_at_topics(settings)
-    if missing:
-        async with _admin(settings) as admin:
-            await _create(admin, settings, missing)
-    return {**missing, **found}[settings.transactions]
+async def prepare_topics(settings: WorkerSettings) -> Found:
+    """Create what is missing; returns what there is then."""
+    found = await look_at_topics(settings)
+    if not found.missing:
+        return found
+    async with admin_client(settings.brokers, settings.security(), _ADMIN) as admin:
+        await _create(admin, settings, found.missing)
+    for _ in range(50):  # every broker hears of new topics, but not all at once
+        found = await look_at_topics(settings)
+        if not found.missing:
+            return found
+        await asyncio.sleep(0.1)
+    raise TopicsError(f"{', '.join(found.missing)} was created on {settings.brokers}, and is not there: start again")
 
 
-def missing_topics(settings: WorkerSettings, found: Mapping[str, int]) -> dict[str, int]:
+def missing_topics(settings: WorkerSettings, found: Mapping[str, Topic]) -> dict[str, int]:
     """Topics that are not there, and how many partitions each should have."""
-    count = found.get(settings.transactions, found.get(settings.changelog, settings.partitions))
-    return {name: count for name in topic_names(settings) if name not in found}
+    known = found.get(settings.transactions) or found.get(settings.changelog) or Topic(settings.partitions)
+    return {name: known.partitions for name in topic_names(settings) if name not in found}
 
 
-def check_topics(settings: WorkerSettings, found: Mapping[str, int]) -> None:
+def check_topics(settings: WorkerSettings, found: Mapping[str, Topic]) -> None:
     """The changelog's partitions are the transactions': a state lives beside its account."""
     transactions, changelog = found.get(settings.transactions), found.get(settings.changelog)
-    if transactions is not None and changelog is not None and transactions != changelog:
+    if transactions is not None and changelog is not None and transactions.partitions != changelog.partitions:
         raise TopicsError(
-            f"topic {settings.transactions!r} has {transactions} partitions, its changelog {settings.changelog!r} "
-            f"{changelog}: accounts would lose their state. Take another --group, whose changelog is made to fit"
+            f"topic {settings.transactions!r} has {transactions.partitions} partitions, its changelog "
+            f"{settings.changelog!r} {changelog.partitions}: accounts would lose their state. Take another --group, "
+            "whose changelog is made to fit"
         )
+
+
+def check_policies(settings: WorkerSettings, found: Found, brokers: int) -> None:
+    """Topics must keep what they are told to keep, and be able to confirm it."""
+    if found.missing and settings.replication > brokers:
+        raise TopicsError(
+            f"replication is {settings.replication}, and {settings.brokers} has {brokers} brokers: start more of them, "
+            f"or change replication; {', '.join(found.missing)} could not be created"
+        )
+    policies = {name: _policies(values) for name, values in found.configs.items()}
+    changelog = policies.get(settings.changelog)
+    if changelog is not None and changelog != {"compact"}:
+        raise TopicsError(
+            f"the changelog {settings.changelog!r} has cleanup.policy={','.join(sorted(changelog))}: account states "
+            "would be deleted with time. Set it to compact; if the topic was deleted and came back by itself, states "
+            "are gone: delete it, or take another --group"
+        )
+    if "compact" in policies.get(settings.transactions, set()):
+        raise TopicsError(
+            f"topic {settings.transactions!r} is compacted: of each account only the last transaction would be kept, "
+            "and others vanish before they are read. Set its cleanup.policy to delete"
+        )
+    for name, values in found.configs.items():
+        wanted, replicas = int(values.get("min.insync.replicas") or 1), found.topics[name].replicas
+        if wanted > replicas:
+            raise TopicsError(
+                f"topic {name!r} has {replicas} replicas and min.insync.replicas={wanted}: no message could ever be "
+                "confirmed. Lower it, or give the topic more replicas"
+            )
+
+
+def _policies(values: Mapping[str, str]) -> set[str]:
+    return {policy.strip() for policy in (values.get("cleanup.policy") or "").split(",") if policy.strip()}
 
 
 def topic_names(settings: WorkerSettings) -> list[str]:
@@ -70,29 +132,57 @@ def topic_names(settings: WorkerSettings) -> list[str]:
     return [settings.transactions, settings.scores, settings.alerts, settings.dead_letters, settings.changelog]
 
 
-@asynccontextmanager
-async def _admin(settings: WorkerSettings) -> AsyncIterator[Any]:
-    admin = AIOKafkaAdminClient(
-        bootstrap_servers=settings.brokers,
-        client_id=f"{settings.group}-admin",
-        request_timeout_ms=10_000,
-        **settings.security().client_options(),
-    )
-    await start_client(admin, settings.brokers)
-    try:
-        yield admin
-    except KafkaError as error:
-        raise BrokerError(explain(settings.brokers, error)) from error
-    finally:
-        await admin.close()
+class TopicWatch:
+    """Looks at the topics that states depend on, for as long as the worker works."""
 
+    def __init__(self, settings: WorkerSettings, found: Found) -> None:
+        self._settings = settings
+        self._known = {name: found.topics[name] for name in (settings.transactions, settings.changelog)}
+        self._absent = 0
+        self.answered = True
+        """Whether the broker answered when it was last asked."""
 
-async def _partitions(admin: Any, settings: WorkerSettings) -> dict[str, int]:
-    known = set(await admin.list_topics()) & set(topic_names(settings))
-    if not known:
-        return {}
-    described = await admin.describe_topics(sorted(known))
-    return {topic["topic"]: len(topic["partitions"]) for topic in described if not topic["error_code"]}
+    async def watch(self) -> None:
+        """Until cancelled.
+
+        Raises
+        ------
+        TopicsError
+            If a topic is not the one it was.
+        """
+        while True:
+            try:
+                async with admin_client(self._settings.brokers, self._settings.security(), _ADMIN) as admin:
+                    while True:
+                        self.compare((await describe(admin, list(self._known))).topics)
+                        self.answered = True
+                        await asyncio.sleep(_LOOK)
+            except BrokerError:
+                self.answered = False
+                await asyncio.sleep(_LOOK)
+
+    def compare(self, now: Mapping[str, Topic]) -> None:
+        """Raise if that is no longer what the worker began with."""
+        missing = [name for name in self._known if name not in now]
+        self._absent = self._absent + 1 if missing else 0
+        if self._absent >= _PATIENCE:
+            raise TopicsError(
+                f"{', '.join(missing)} is no longer on {self._settings.brokers}: it was deleted. Account states belong "
+                "to the topic that is gone: take another --group for a new one"
+            )
+        check_topics(self._settings, now)
+        for name, known in self._known.items():
+            found = now.get(name, known)
+            if None not in (known.id, found.id) and found.id != known.id:
+                raise TopicsError(
+                    f"topic {name!r} was deleted and made anew while the worker ran: account states belong to the one "
+                    "that is gone. Take another --group"
+                )
+            if found.partitions != known.partitions:
+                raise TopicsError(
+                    f"topic {name!r} has {found.partitions} partitions, and had {known.partitions} when the worker "
+                    "began: accounts would lose their state. Take another --group, whose changelog is made to fit"
+                )
 
 
 def _config(settings: WorkerSettings, name: str) -> dict[str, str]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +15,27 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.metrics import Metrics
 from stream_ccsd.kafka.settings import WorkerSettings
 
+_FRESH = 1.0
+
 Facts = Callable[[], tuple[bool, dict[str, Any]]]
+
+
+class _MetricsPage:
+    """Made at most once a second, off the event loop, however many ask for it: transactions do not wait for it."""
+
+    def __init__(self, metrics: Metrics) -> None:
+        self._metrics = metrics
+        self._page, self._made = b"", -_FRESH
+        self._making = asyncio.Lock()
+
+    async def get(self) -> bytes:
+        """The page, at most so old."""
+        async with self._making:
+            if time.monotonic() - self._made >= _FRESH:
+                self._metrics.now.look()
+                self._page = await asyncio.to_thread(generate_latest, self._metrics.registry)
+                self._made = time.monotonic()
+            return self._page
 
 
 class Web:
@@ -26,8 +48,10 @@ class Web:
         application.router.add_get("/healthz", _answering(health))
         application.router.add_get("/readyz", _answering(readiness))
 
+        page = _MetricsPage(metrics)
+
         async def show_metrics(request: web.Request) -> web.Response:
-            return web.Response(body=generate_latest(metrics.registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+            return web.Response(body=await page.get(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
         application.router.add_get("/metrics", show_metrics)
         self._runner = web.AppRunner(application, access_log=None)

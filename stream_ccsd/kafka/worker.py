@@ -15,16 +15,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from aiokafka.errors import KafkaError
+
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.app import WorkerApp
 from stream_ccsd.kafka.connection import BrokerError, explain
+from stream_ccsd.kafka.logs import Repeats, last_words
 from stream_ccsd.kafka.metrics import Metrics
 from stream_ccsd.kafka.models import ModelWatch
 from stream_ccsd.kafka.outbox import Outbox
+from stream_ccsd.kafka.private import check_parts
 from stream_ccsd.kafka.processing import Processor
 from stream_ccsd.kafka.settings import WorkerSettings
-from stream_ccsd.kafka.topics import prepare_topics
+from stream_ccsd.kafka.topics import Found, TopicWatch, prepare_topics
 from stream_ccsd.kafka.web import Web
 from stream_ccsd.library.model import Model
 from stream_ccsd.transaction import Schema, Transaction
@@ -38,7 +42,7 @@ _PATIENCE = 10.0
 _GLANCE = 0.1
 
 
-async def run_worker(settings: WorkerSettings, schema: Schema, model: Model) -> None:
+async def run_worker(settings: WorkerSettings, schema: Schema, model: Model, repeats: Repeats | None = None) -> None:
     """Work until asked to stop; returns when everything is confirmed and closed.
 
     Raises
@@ -46,23 +50,33 @@ async def run_worker(settings: WorkerSettings, schema: Schema, model: Model) -> 
     StreamCcsdError
         If the worker cannot start, or cannot go on. Nothing is lost by that: what was not finished is read again.
     """
+    check_parts()
     with _own_folder(settings):
-        partitions = await prepare_topics(settings)
-        worker = _Worker(settings, schema, model, partitions)
+        worker = _Worker(settings, schema, model, await prepare_topics(settings), repeats)
         await worker.run()
 
 
 class _Worker:
-    def __init__(self, settings: WorkerSettings, schema: Schema, model: Model, partitions: int) -> None:
-        self._settings = settings
+    def __init__(
+        self, settings: WorkerSettings, schema: Schema, model: Model, found: Found, repeats: Repeats | None
+    ) -> None:
+        self._settings, self._repeats = settings, repeats
         self._metrics = Metrics()
-        self._outbox = Outbox(settings)
+        self._outbox = Outbox(settings, found.largest_message(settings.dead_letters))
+        self._topics = TopicWatch(settings, found)
+        transactions = found.topics[settings.transactions]
         self._processor = Processor(
-            settings, schema, model, lambda: self._app.table.store, self._outbox.confirm, self._metrics
+            settings,
+            schema,
+            model,
+            lambda: self._app.table.store,
+            self._outbox.confirm,
+            self._metrics,
+            transactions.id,
         )
         self._app = WorkerApp(
             settings,
-            partitions,
+            transactions.partitions,
             self._processor.handle,
             self._processor.forget_partitions,
         )
@@ -71,9 +85,10 @@ class _Worker:
         self._models = ModelWatch(settings.model, model, self._processor.use, self._metrics)
         self._web = Web(settings, self._metrics, self._health, self._readiness)
         now = self._metrics.now
-        now.lag = lambda: self._app.lag(self._processor.next_offsets)
+        self._known_lag: dict[int, int] = {}
+        now.lag = self._lag
         now.accounts = lambda: self._app.table.store.accounts() if self._app.ready() else 0
-        now.recovery, now.ready = self._app.recovery, self._app.ready
+        now.recovery, now.ready = self._app.recovery, self._is_ready
 
     async def run(self) -> None:
         asked = asyncio.Event()
@@ -108,10 +123,11 @@ class _Worker:
         app = self._app.faust
         tasks = [
             asyncio.create_task(app.start(), name="faust"),
+            asyncio.create_task(self._topics.watch(), name="topics"),
             asyncio.create_task(self._models.watch(self._settings.model_poll), name="models"),
             asyncio.create_task(self._tell(), name="progress"),
         ]
-        waits = [asyncio.create_task(event.wait()) for event in (asked, self._processor.failed, app._crashed)]
+        waits = [asyncio.create_task(event.wait()) for event in (asked, self._processor.failed, self._app.crashed)]
         try:
             while True:
                 running = [task for task in tasks if not task.done()]
@@ -122,13 +138,12 @@ class _Worker:
         finally:
             for task in (*tasks[1:], *waits):
                 task.cancel()
-        failures = [self._processor.failure, *map(_failed, tasks), app.crash_reason]
+        failures = [self._processor.failure, *map(_failed, tasks[1:]), self._app.failure(), _failed(tasks[0])]
         failure = next((f for f in failures if f is not None), None)
-        if failure is None and app._crashed.is_set():
-            failure = StreamCcsdError("Faust ended without saying why")
         if failure is not None:
-            self._processor.fail(failure)
-            raise _explained(failure)
+            explained = _explained(failure, self._settings)
+            self._processor.fail(explained)
+            raise explained
 
     async def _tell(self) -> None:
         """Say which partitions this worker has, when that changes, and notice when it has lost its group."""
@@ -141,6 +156,8 @@ class _Worker:
                 raise
             except Exception as error:
                 raise BrokerError(explain(self._settings.brokers, error)) from error
+            if self._repeats is not None:
+                self._repeats.tell()
             now = (self._app.ready(), self._app.assigned())
             if now != before and now[0]:
                 log.info("ready", extra={"partitions": now[1], "accounts": self._app.table.store.accounts()})
@@ -148,7 +165,7 @@ class _Worker:
 
     async def _stop(self) -> None:
         # Clients without a broker, and threads that wait for them, must not keep the process alive.
-        last_resort = threading.Timer(_PATIENCE + 5, os._exit, [0 if self._processor.failure is None else 1])
+        last_resort = threading.Timer(_PATIENCE + 5, _end_at_once, [self._processor.failure])
         last_resort.daemon = True
         last_resort.start()
         try:
@@ -169,11 +186,22 @@ class _Worker:
         good = not stuck and failure is None
         return good, {"healthy": good, "stuck": stuck, "failure": None if failure is None else str(failure)}
 
+    def _is_ready(self) -> bool:
+        """Whether it would score what came now; without a broker nothing comes."""
+        return self._topics.answered and self._app.ready()
+
+    def _lag(self) -> dict[int, int]:
+        """What is known of it: in an outage, and while partitions change hands, as it was before."""
+        if self._is_ready():
+            self._known_lag = self._app.lag()
+        return self._known_lag
+
     def _readiness(self) -> tuple[bool, dict[str, Any]]:
         remaining, share = self._app.recovery()
-        ready = self._app.ready()
+        ready = self._is_ready()
         return ready, {
             "ready": ready,
+            "broker_answers": self._topics.answered,
             "partitions": self._app.assigned(),
             "model": self._processor.model.version,
             "recovery": {"remaining": remaining, "done": round(share, 4)},
@@ -189,11 +217,25 @@ def _failed(task: asyncio.Task[Any]) -> BaseException | None:
     return task.exception() if task.done() and not task.cancelled() else None
 
 
-def _explained(failure: BaseException) -> StreamCcsdError:
+def _explained(failure: BaseException, settings: WorkerSettings) -> StreamCcsdError:
+    """A failure as a sentence that says what to do; what nobody thought of is logged with its traceback."""
     if isinstance(failure, StreamCcsdError):
         return failure
+    if isinstance(failure, KafkaError):
+        return BrokerError(explain(settings.brokers, failure))
+    if isinstance(failure, MemoryError):
+        return StreamCcsdError("not enough memory: lower --batch, or give the worker more. Nothing is lost by that")
     log.error("the worker failed", exc_info=failure)
-    return StreamCcsdError(f"the worker cannot go on: {failure!r}. Nothing is lost: start it again")
+    return StreamCcsdError(
+        f"the worker cannot go on: {failure!r}, a fault of this software; the log has its traceback. Nothing is lost: "
+        "what was not finished is read again. If it ends in the same way again, report it"
+    )
+
+
+def _end_at_once(failure: BaseException | None) -> None:
+    if failure is not None:
+        last_words(str(failure))
+    os._exit(0 if failure is None else 1)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,9 @@
-"""A fitted model: everything the engine compares with, as a directory that several processes can share.
+"""A fitted model: everything the engine compares with, as a directory.
 
 ``model.json`` is for people and checks (settings, bandwidths, threshold, calibration, fingerprint, the other files'
 sizes and hashes); ``windows.arrow``, ``laws.arrow``, ``names.arrow`` and ``accounts.arrow`` (whom it was fitted on) are
-Arrow files, memory-mapped on load.
+Arrow files. What was loaded is kept in memory: a file that is mapped instead can be changed or cut short under a
+running process by whoever may write it.
 """
 
 from __future__ import annotations
@@ -131,10 +132,9 @@ class Model:
         """
         place = Path(directory)
         description = _read_description(place)
-        for name in _FILES:
-            _check_file(place / name, description["files"].get(name))
+        files = {name: _verified(place / name, description["files"].get(name)) for name in _FILES}
         try:
-            tables = {name: _mapped(place / name) for name in _FILES}
+            tables = {name: pa.ipc.open_file(content).read_all() for name, content in files.items()}
             model = cls(
                 settings=Settings.from_dict(description["settings"]),
                 index=_from_table(Index, tables["windows.arrow"], description["index"]),
@@ -227,18 +227,24 @@ def _swap(fresh: Path, target: Path, old: Path) -> None:
         raise
 
 
-def _check_file(path: Path, expected: Any) -> None:
+def _verified(path: Path, expected: Any) -> pa.Buffer:
+    """The bytes of a file, read once, so that what was checked is what is used."""
     if not isinstance(expected, dict):
         raise ModelError(f"{path.parent / 'model.json'} says nothing of {path.name}")
     if not path.is_file():
         raise ModelError(f"the model is incomplete: {path} is missing")
-    size = path.stat().st_size
-    if size != expected.get("bytes"):
+    try:
+        with pa.OSFile(str(path)) as file:
+            content = file.read_buffer()
+    except (OSError, pa.ArrowException) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from error
+    if content.size != expected.get("bytes"):
         raise ModelError(
-            f"{path} has {size} bytes, model.json says {expected.get('bytes')}: it is cut short or foreign"
+            f"{path} has {content.size} bytes, model.json says {expected.get('bytes')}: it is cut short or foreign"
         )
-    if _sha256(path) != expected.get("sha256"):
+    if hashlib.sha256(content).hexdigest() != expected.get("sha256"):
         raise ModelError(f"{path} is damaged or foreign: its hash is not the one in model.json")
+    return content
 
 
 def _sha256(path: Path) -> str:
@@ -257,7 +263,7 @@ def _to_table(part: NamedTuple) -> pa.Table:
 
 
 def _from_table(kind: Callable[..., _Part], table: pa.Table, scalars: dict[str, Any]) -> _Part:
-    """The NamedTuple again, its arrays lying in the mapped file."""
+    """The NamedTuple again, its arrays lying in the bytes of the file."""
     values: dict[str, Any] = dict(scalars["values"])
     for name in table.column_names:
         array = table[name].chunk(0).values.to_numpy(zero_copy_only=True)
@@ -271,10 +277,6 @@ def _scalars(part: NamedTuple) -> dict[str, Any]:
         "values": {name: value for name, value in items if not isinstance(value, np.ndarray)},
         "shapes": {name: list(value.shape) for name, value in items if isinstance(value, np.ndarray)},
     }
-
-
-def _mapped(path: Path) -> pa.Table:
-    return pa.ipc.open_file(pa.memory_map(str(path))).read_all()
 
 
 def _plain(tail: Tail) -> dict[str, Any]:

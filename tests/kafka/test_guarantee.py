@@ -10,6 +10,8 @@ import time
 
 import pytest
 
+from stream_ccsd.kafka.messages import transaction_message
+from stream_ccsd.transaction import Transaction
 from tests.kafka.cluster import Cluster, Expectation, messages, wait_for
 
 
@@ -128,6 +130,24 @@ def test_transactions_produced_twice(cluster, many, model):
     assert {dict(r.headers)["kind"] for r in letters} == {b"duplicate", b"too late"}
 
 
+def test_one_time_in_the_far_future_does_not_end_an_account(cluster, many, model):
+    """It becomes a dead letter of its own kind, and what comes later is scored as if it had never been."""
+    part = many[:1000]
+    victim = part[300].account
+    far = Transaction(victim, 1e15, 9.5, "food", "m0001", "far")
+    sent = messages(part)
+    sent.insert(400, (victim.encode(), transaction_message(far)))
+    worker = cluster.worker("a")
+    cluster.send(sent)
+    cluster.wait_until_done(len(sent))
+    Expectation(model, part).check(cluster, exactly_once_each=True)
+    (letter,) = cluster.records(cluster.settings.dead_letters)
+    assert dict(letter.headers)["kind"] == b"too far ahead"
+    assert (letter.key, letter.value) == (victim.encode(), transaction_message(far))
+    assert worker.metric("stream_ccsd_rejects_total") == 1
+    assert worker.stop() == 0
+
+
 GARBAGE = [
     (b"C1", None),
     (b"C1", b""),
@@ -170,17 +190,25 @@ def test_garbage_mixed_in(cluster, many, model):
         assert about["kind"] in (b"malformed", b"key")
 
 
-def test_a_message_larger_than_the_dead_letters_take(cluster, many, model):
+def test_messages_larger_than_the_dead_letters_take(cluster, many, model):
     part = many[:500]
-    huge = b'{"account": "' + b"x" * 1_000_000 + b'"}'  # with its headers it is larger than the broker's 1 MiB
+    huge = (
+        b'{"account": "' + b"x" * 1_008_463
+    )  # just small enough to be sent, but not with the headers of a dead letter
     sent = messages(part)
-    sent.insert(100, (b"x" * 40_000, huge[: 1_048_576 - 40_200]))
+    for place in range(100, 400, 50):
+        sent.insert(place, (b"x" * 40_000, huge))
     worker = cluster.worker("a")
     cluster.send(sent)
     cluster.wait_until_done(len(sent))
-    Expectation(model, part).check(cluster)
-    (letter,) = cluster.records(cluster.settings.dead_letters)
-    assert letter.value == huge[: len(letter.value)]
+    Expectation(model, part).check(cluster, exactly_once_each=True)
+    letters = cluster.records(cluster.settings.dead_letters)
+    assert len(letters) == 6
+    for letter in letters:
+        assert letter.value == huge[: len(letter.value)]
+        assert int(dict(letter.headers)["truncated_from"]) == len(huge)
+    # They were shortened before they were sent: none was refused, and no producer had to be made anew.
+    assert not worker.said("sending again")
     assert worker.stop() == 0
 
 

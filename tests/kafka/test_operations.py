@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from stream_ccsd.cli.main import app
 from stream_ccsd.engine import Engine
 from tests.conftest import with_settings
-from tests.kafka.cluster import Cluster, Expectation, messages, wait_for
+from tests.kafka.cluster import Expectation, messages, wait_for
 
 
 def buckets(text, name):
@@ -89,17 +89,6 @@ def test_a_new_model_is_picked_up_and_states_stay(cluster, many, model, tmp_path
     assert f'version="{newer.version}"' in worker.ask("/metrics")[1]
 
 
-def test_the_library_is_shared_between_workers(cluster):
-    """Its pages are mapped from the file, not copied into each worker."""
-    workers = [cluster.worker("a"), cluster.worker("b")]
-    for worker in workers:
-        worker.wait_until_ready()
-        maps = open(f"/proc/{worker.process.pid}/maps").read()  # noqa: SIM115
-        mapped = [line for line in maps.splitlines() if line.endswith("windows.arrow")]
-        assert mapped
-        assert all("r--" in line for line in mapped)
-
-
 def test_a_slow_worker_reads_no_further_ahead(cluster, many):
     """Back-pressure: a backlog stays in the topic, not in the worker."""
     cluster.send(messages(many) * 3)
@@ -150,17 +139,6 @@ def test_workers_that_come_one_after_the_other_while_the_first_messages_do(clust
     Expectation(model, many).check(cluster)
 
 
-def test_it_ends_also_when_the_broker_is_gone(broker_module, jars, tmp_path, model_folder, many):
-    broker = broker_module.start(tmp_path / "broker", jars=jars)
-    cluster = Cluster(broker.address, tmp_path, model_folder)
-    worker = cluster.worker("a")
-    worker.wait_until_ready()
-    cluster.send(messages(many[:3000]))
-    broker.stop(signal.SIGKILL)
-    worker.signal(signal.SIGTERM)
-    assert worker.process.wait(timeout=60) == 0
-
-
 def test_alerts_are_followed(cluster, many, model):
     many = many[:5000]
     expected = Expectation(model, many)
@@ -179,9 +157,9 @@ def test_alerts_are_followed(cluster, many, model):
 
 
 def ended(worker):
-    """How a worker that cannot work ends: its exit code and its last words."""
+    """How a worker that cannot work ends: its exit code and its last line."""
     worker.process.wait(timeout=60)
-    return worker.process.returncode, worker.log.read_text()
+    return worker.process.returncode, worker.log.read_text().splitlines()[-1]
 
 
 def test_what_cannot_work_ends_with_a_reason(cluster, tmp_path):
@@ -196,39 +174,12 @@ def test_what_cannot_work_ends_with_a_reason(cluster, tmp_path):
             "is the broker running": cluster.worker("c", broker="kafka://127.0.0.1:1"),
             "no model at": cluster.worker("d", model=tmp_path / "none"),
             "change replication": cluster.worker("e", group="other", replication=3),
-            "InvalidSessionTimeout": cluster.worker("f", session_timeout=3000, heartbeat_interval=1),
+            "refuses this session_timeout": cluster.worker("f", session_timeout=3000, heartbeat_interval=1),
         }
         for reason, worker in wrong.items():
             code, said = ended(worker)
             assert code == 1, reason
             assert reason in said
-
-
-def test_a_topic_made_anew_is_noticed(cluster, many):
-    """States that have seen more than the topic holds would pass over everything."""
-    import asyncio
-
-    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-
-    worker = cluster.worker("a")
-    cluster.send(messages(many[:2000]))
-    cluster.wait_until_done(2000)
-    assert worker.stop() == 0
-
-    async def recreate():
-        admin = AIOKafkaAdminClient(bootstrap_servers=cluster.brokers)
-        await admin.start()
-        await admin.delete_topics([cluster.settings.transactions])
-        await asyncio.sleep(1.0)
-        await admin.create_topics([NewTopic(cluster.settings.transactions, 4, 1)])
-        await admin.close()
-
-    asyncio.run(recreate())
-    cluster.send(messages(many[2000:2500]))
-    again = cluster.worker("b")
-    code, said = ended(again)
-    assert code == 1
-    assert "made anew" in said
 
 
 def test_an_interrupt_stops_it_too(cluster):

@@ -1,5 +1,6 @@
 """A partition's scorer without a broker: replays change nothing, whatever was stored when."""
 
+import asyncio
 from itertools import pairwise
 from types import SimpleNamespace
 
@@ -8,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_ccsd.engine import Engine
-from stream_ccsd.kafka.messages import KEPT, Output, dead_letter, shortened, transaction_message
+from stream_ccsd.kafka.messages import KEPT, Output, dead_letter, fitted, shortened, transaction_message
+from stream_ccsd.kafka.metrics import Metrics
+from stream_ccsd.kafka.processing import Processor
 from stream_ccsd.kafka.scoring import (
     NOTHING,
+    TOPIC,
     ForeignStateError,
     PartitionScorer,
     pack_stored,
@@ -102,7 +106,7 @@ def test_new_accounts_are_counted_once(model, records, stream):
     assert created == len(states) == len({t.account for t in stream.transactions[:600]})
 
 
-def test_an_engine_that_fails_costs_one_transaction(model, records, monkeypatch):
+def test_an_engine_that_fails_costs_one_transaction(model, records, monkeypatch, caplog):
     poison = Schema().parse_json(records[7].value).id
     process_many = Engine.process_many
 
@@ -119,6 +123,78 @@ def test_an_engine_that_fails_costs_one_transaction(model, records, monkeypatch)
     letter = next(o for o in done.outputs if o.topic == SETTINGS.dead_letters)
     assert letter.value == records[7].value
     assert b"a fault of ours" in dict(letter.headers)["reason"]
+    (line,) = [r for r in caplog.records if r.message == "a transaction could not be scored"]
+    assert line.offset == 7
+    assert "RuntimeError: a fault of ours" in line.exc_text
+
+
+class Store:
+    """Account states in a dictionary, as the processor asks for them."""
+
+    def __init__(self):
+        self.states = {}
+
+    def read(self, partition, account):
+        return self.states.get((partition, account))
+
+    def write(self, partition, states, created, changelog_offset):
+        self.states.update({(partition, account): state for account, state in states.items()})
+
+    def outdated(self, partition):
+        return set()
+
+    def changelog_seen(self, partition):
+        return None
+
+
+class Partitions:
+    """One empty changelog, and a topic that ends behind everything."""
+
+    async def log_end(self, partition):
+        return 1000
+
+    def changelog_end(self, partition):
+        return -1
+
+    def finished(self, partition, next_offset):
+        pass
+
+
+def handle(model, store, batch, topic_id="one"):
+    """A batch through a processor; what it counted, and what it sent."""
+    metrics, sent = Metrics(), []
+
+    async def confirm(outputs, partition):
+        sent.extend(outputs)
+        return list(range(len(outputs)))
+
+    async def run():
+        processor = Processor(SETTINGS, Schema(), model, lambda: store, confirm, metrics, topic_id)
+        processor.partitions = Partitions()
+        await processor.handle({0: batch})
+        processor.close()
+
+    asyncio.run(run())
+    return metrics, sent
+
+
+def test_a_fault_of_ours_is_counted(model, records, monkeypatch):
+    def fail(self, transactions):
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(Engine, "process_many", fail)
+    metrics, _ = handle(model, Store(), records[:5])
+    assert metrics.registry.get_sample_value("stream_ccsd_internal_errors_total") == 5
+
+
+def test_states_belong_to_one_topic_whatever_its_length(model, records):
+    store = Store()
+    _, sent = handle(model, store, records[:50])
+    assert [o.key for o in sent if o.topic == SETTINGS.changelog].count(TOPIC) == 1
+    _, sent = handle(model, store, records[50:100])
+    assert TOPIC not in [o.key for o in sent]
+    with pytest.raises(ForeignStateError, match="made anew"):
+        handle(model, store, records[100:150], topic_id="another")
 
 
 def test_a_damaged_state_refuses_its_account_only(model, records):
@@ -233,3 +309,20 @@ def test_long_dead_letters_keep_their_beginning():
     assert shortened(short) is short
     cut = shortened(long)
     assert (cut.value, cut.headers) == (b"v" * KEPT, [("a", b"b"), ("truncated_from", str(KEPT + 1).encode())])
+
+
+@given(
+    key=st.none() | st.integers(0, 200_000).map(lambda n: b"k" * n),
+    value=st.integers(0, 2_000_000).map(lambda n: b"v" * n),
+    largest=st.integers(1_000, 1_100_000),
+)
+def test_dead_letters_fit_their_topic(key, value, largest):
+    letter = dead_letter("d", record(3, value, key), Refusal("no JSON", "amount", "x" * 80))
+    found = fitted(letter, largest)
+    size = len(found.key or b"") + len(found.value) + sum(len(n) + len(v) for n, v in found.headers)
+    assert size <= largest
+    assert value.startswith(found.value)
+    whole = (found.key, found.value) == (key, value)
+    assert whole == ("truncated_from" not in dict(found.headers))
+    if len(key or b"") + len(value) + 1000 < largest:
+        assert whole

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.connection import parse_brokers, parse_target
+from stream_ccsd.kafka.metadata import Topic
 from stream_ccsd.kafka.settings import WorkerSettings, WorkerSettingsError
 from stream_ccsd.kafka.topics import TopicsError, check_topics, missing_topics
 
@@ -61,6 +62,10 @@ def test_a_file_says_what_a_variable_says(tmp_path_factory, batch, commit, topic
         ({"heartbeat_interval": 9}, "at most half"),
         ({"commit_interval": 0}, "commit_interval"),
         ({"web_port": 70000}, "0 to 65535"),
+        ({"web_host": " "}, "0.0.0.0 is every one"),
+        ({"partitions": "9" * 400}, "at most 100000"),
+        ({"session_timeout": "9" * 400}, "seconds, above 0"),
+        ({"threshold": "inf"}, "threshold is inf"),
     ],
 )
 def test_what_does_not_fit_is_named(values, said):
@@ -79,6 +84,10 @@ def test_what_does_not_fit_is_named(values, said):
         ("threshold = nan", "threshold is nan"),
         ('ca_file = ""', "expected a path"),
         ("batch =", "cannot be read"),
+        ('web_host = ""', "0.0.0.0 is every one"),
+        ("session_timeout = " + "9" * 400, "session_timeout is 99"),
+        ("session_timeout = " + "9" * 5000, "cannot be read"),
+        ("batch = " + "[" * 100_000, "cannot be read"),
     ],
 )
 def test_files_that_do_not_fit(tmp_path, text, said):
@@ -102,11 +111,11 @@ def test_the_password_comes_from_a_file_or_a_variable(tmp_path):
 
 def test_a_changelog_has_the_partitions_of_its_topic():
     settings = WorkerSettings(partitions=3)
-    found = {settings.transactions: 4}
+    found = {settings.transactions: Topic(4)}
     assert missing_topics(settings, found)[settings.changelog] == 4
     assert missing_topics(settings, {})[settings.transactions] == 3
     with pytest.raises(TopicsError, match="would lose their state"):
-        check_topics(settings, {settings.transactions: 4, settings.changelog: 3})
+        check_topics(settings, {settings.transactions: Topic(4), settings.changelog: Topic(3)})
 
 
 @pytest.mark.parametrize("url", ["kafka://a:1", "kafka://a:1,b:2", "kafka://a:1/"])

@@ -26,10 +26,21 @@ def test_a_loaded_model_is_the_same(model, place, stream):
     assert Engine(loaded).process_many(stream.transactions) == Engine(model).process_many(stream.transactions)
 
 
-def test_arrays_lie_in_the_mapped_file(place):
-    index = Model.load(place).index
-    assert not index.z.flags.owndata
-    assert not index.z.flags.writeable
+def test_what_was_loaded_stays_whatever_happens_to_the_files(place, model, stream):
+    loaded = Model.load(place)
+    assert not loaded.index.z.flags.owndata  # the very bytes that were verified
+    assert not loaded.index.z.flags.writeable
+    for name in FILES:  # written over in place, then cut to nothing: both reach whoever maps a file
+        with (place / name).open("r+b") as file:
+            file.write(b"\xff" * file.seek(0, os.SEEK_END))
+            file.truncate(0)
+    assert Engine(loaded).process_many(stream.transactions) == Engine(model).process_many(stream.transactions)
+
+
+def test_a_description_that_is_too_deep(place):
+    (place / "model.json").write_text("[" * 100_000)
+    with pytest.raises(ModelError, match=r"model\.json cannot be read"):
+        Model.load(place)
 
 
 def test_the_description_is_readable(place, model):
