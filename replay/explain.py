@@ -11,7 +11,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.harvest import SCORES
 from replay.state import StateFile
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.errors import StreamCcsdError
@@ -50,7 +49,7 @@ class Explanation:
         parts = [b.filter(pc.equal(b.column("account"), account)) for b in state.scores()]
         found = state.query("SELECT json FROM alerts WHERE account = ? ORDER BY position", (account,))
         alerts = [json.loads(line) for (line,) in found]
-        scores, threshold = pa.Table.from_batches(parts, SCORES), float(state.facts["threshold"])
+        scores, threshold = pa.Table.from_batches(parts), float(state.facts["threshold"])
         return cls(account, scores, alerts, threshold, Calendar.from_dict(state.facts["calendar"]))
 
     def to_dict(self) -> dict[str, Any]:

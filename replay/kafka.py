@@ -13,11 +13,12 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, KafkaTimeoutError
 
-from replay.harvest import DeadLetter
+from replay.harvest import dead_letter
 from replay.pace import Pace
 from replay.source import Source
 from stream_ccsd.kafka.connection import BrokerError, Security, explain, start_client
 from stream_ccsd.kafka.messages import transaction_message
+from stream_ccsd.records import DeadLetter
 from stream_ccsd.transaction import Refusal
 
 # Messages on their way that nobody has confirmed yet: enough for full speed, few enough for any memory.
@@ -102,7 +103,7 @@ async def _send_all(
     begun = time.perf_counter()
     for item in source.items():
         if isinstance(item.found, Refusal):
-            bury(DeadLetter.of(item, item.found))
+            bury(dead_letter(item, item.found))
             done.dead_letters += 1
             continue
         delay = pace.delay(item.found.time)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -13,19 +12,14 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from replay.harvest import SCORES, Harvest
-from stream_ccsd.alert.reasons import Alert
+from replay.harvest import Harvest, alert_line
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.records import score_schema
 from stream_ccsd.writing import replacing
 
 # Rows of a Parquet row group: the same whatever the batches were, so that the file is the same to the byte.
 _GROUP = 65_536
 _MANY_BATCHES = 256
-
-
-def alert_line(position: int, alert: Alert) -> str:
-    """One line of ``alerts.jsonl``."""
-    return json.dumps({"position": position, "headline": alert.headline, **alert.to_dict()})
 
 
 class OutputFiles:
@@ -36,7 +30,7 @@ class OutputFiles:
 
     def __init__(self, folder: Path, model: str, live: bool = True) -> None:
         self.folder = folder
-        self._schema = SCORES.with_metadata({"model": model})
+        self._schema = score_schema().with_metadata({"model": model})
         self._places = ExitStack()  # where files that are not whole yet wait for that
         self._open = ExitStack()
         self._waiting: list[pa.RecordBatch] = []
@@ -69,9 +63,9 @@ class OutputFiles:
         self._waiting.append(scores)
         self._rows += scores.num_rows
         if len(self._waiting) >= _MANY_BATCHES:  # small batches take more room than their rows
-            self._waiting = pa.Table.from_batches(self._waiting, SCORES).combine_chunks().to_batches()
+            self._waiting = pa.Table.from_batches(self._waiting, self._schema).combine_chunks().to_batches()
         while self._rows >= _GROUP:
-            table = pa.Table.from_batches(self._waiting, SCORES)
+            table = pa.Table.from_batches(self._waiting, self._schema)
             self._write(table.slice(0, _GROUP))
             self._waiting = table.slice(_GROUP).to_batches()
             self._rows -= _GROUP
@@ -79,7 +73,7 @@ class OutputFiles:
     def close(self) -> None:
         """Complete all files."""
         if self._rows:
-            self._write(pa.Table.from_batches(self._waiting, SCORES))
+            self._write(pa.Table.from_batches(self._waiting, self._schema))
         self._waiting, self._rows = [], 0
         with self._explained():
             self._open.close()

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from replay.database import DamageError
-from replay.harvest import Harvest
-from replay.outputs import OutputFiles, alert_line
+from replay.harvest import Harvest, alert_line
+from replay.outputs import OutputFiles
 from replay.pace import Pace
 from replay.report import write_report
 from replay.run import BATCH, BrokenSourceError, Clock, Stop, replay_stream

@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from replay import database
 from replay.database import COLUMNS, checked_rows, explained, row_checksum
-from replay.harvest import SCORES, Harvest
-from replay.outputs import alert_line
+from replay.harvest import Harvest, alert_line
 from replay.source import Place
 from stream_ccsd.errors import StreamCcsdError
 
@@ -271,7 +270,7 @@ def _by_account(scores: pa.RecordBatch) -> list[tuple[str, int, float, float, in
 
 def _packed(scores: pa.RecordBatch) -> bytes:
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, SCORES, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
+    with pa.ipc.new_stream(sink, scores.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_batch(scores)
     return sink.getvalue().to_pybytes()
 

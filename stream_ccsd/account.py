@@ -15,6 +15,7 @@ import numpy as np
 
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.numeric import AnyArray
+from stream_ccsd.scores import COMPILED
 
 STATE_VERSION = 1
 RECENT = 48
@@ -39,9 +40,7 @@ class StateError(StreamCcsdError):
 # What was said of one of the account's newest transactions.
 ANSWER = np.dtype(
     [
-        ("outcome", "f8"),
-        ("habit", "f8"),
-        ("divergence", "f8"),
+        ("scores", "f8", (len(COMPILED),)),
         ("previous_maximum", "f8"),
         ("maximum", "f8"),
         ("decision", "i4"),

@@ -16,12 +16,11 @@ damaged      its account's stored state cannot be read: nothing changes, the oth
 
 from __future__ import annotations
 
-import math
 import struct
 import threading
 import zlib
-from collections.abc import Iterable, MutableMapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,23 +31,22 @@ from stream_ccsd.alert.reasons import Alert, make_alert
 from stream_ccsd.alert.threshold import checked_threshold
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.model import Model
-from stream_ccsd.numeric import AnyArray
+from stream_ccsd.library.tails import rarities
+from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.score.divergence import build_change_law
 from stream_ccsd.score.outcome import habit_log_decay
+from stream_ccsd.scores import COMPILED, FUSED, Score, score_names, scores
 from stream_ccsd.status import Status
 from stream_ccsd.step import (
     DIFFERENT,
-    DUPLICATE,
     EVENT,
     FORGOTTEN,
     OUTPUT,
-    SCORE_NAMES,
     STATUSES,
     TOO_LATE,
-    Kit,
-    Room,
-    Tails,
-    make_bench,
+    CompiledModel,
+    Workspace,
+    make_machine,
     run,
 )
 from stream_ccsd.transaction import Transaction, identity, unsound
@@ -72,16 +70,12 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the engine says about one transaction. Scores are None where there is nothing to compare yet."""
+    """What the engine says about one transaction."""
 
     transaction: Transaction
     status: Status
-    divergence: float | None = None
-    divergence_rarity: float | None = None  # -log of the share of normal transactions that score this high
-    outcome: float | None = None
-    outcome_rarity: float | None = None
-    habit: float | None = None
-    habit_rarity: float | None = None
+    scores: Mapping[str, float | None] = field(default_factory=dict)  # by name; None: nothing to compare yet
+    rarities: Mapping[str, float | None] = field(default_factory=dict)  # -log of the share of normal ones this high
     score: float | None = None  # the alert score: the rarity of what alerts are on
     maximum: float | None = None  # the account's highest alert score so far
     accumulated: float | None = None  # the sum of its three highest; not repeated for duplicates
@@ -91,6 +85,21 @@ class Result:
     alert: Alert | None = None
     held_back: bool = False  # it would have been an alert, but for the cap
     reason: str | None = None  # why it was refused, or what is special about a duplicate
+
+    @property
+    def outcome(self) -> float | None:
+        """The outcome score."""
+        return self.scores.get("outcome")
+
+    @property
+    def habit(self) -> float | None:
+        """The habit score."""
+        return self.scores.get("habit")
+
+    @property
+    def divergence(self) -> float | None:
+        """The divergence score."""
+        return self.scores.get("divergence")
 
     @property
     def entered(self) -> bool:
@@ -135,11 +144,13 @@ class Engine:
         self._stored: dict[str, bytes | None] = {}  # states of a batch as they were before it
         self._true: dict[str, bytes | None] = {}  # the same of batches that the store failed to take
         self._codec = AccountCodec(settings.window, settings.local_history)
-        self._room = Room.of(len(model.index.z), self._codec.longest_history, settings.local_history)
-        self._bench = make_bench(make_kit(model, self.threshold), self._room)
-        self._make_room(1)
+        self._work = Workspace.of(len(model.index.z), self._codec.longest_history, settings.local_history)
+        self._machine = make_machine(compile_model(model, self.threshold), self._work)
+        self._added = [score for score in scores() if score.compute is not None]
+        self._names = score_names()
+        self._make_space(1)
         if settings.alert_cap and _CAP_KEY in self.states:
-            self._room.cap[:] = _unpack_cap(self.states[_CAP_KEY])
+            self._work.cap[:] = _unpack_cap(self.states[_CAP_KEY])
 
     def process(self, transaction: Transaction) -> Result:
         """Score one transaction and update its account."""
@@ -157,18 +168,18 @@ class Engine:
 
     def _process(self, batch: Sequence[Transaction]) -> list[Result]:
         changed: dict[str, bytes] = {}
-        cap = self._room.cap.copy()
+        cap = self._work.cap.copy()
         results: list[Result] = []
         self._stored.clear()
         try:
             for start in range(0, len(batch), _CHUNK):
                 results += self._run(batch[start : start + _CHUNK], changed)
             if changed and self.model.settings.alert_cap:
-                changed[_CAP_KEY] = _pack_cap(self._room.cap)
+                changed[_CAP_KEY] = _pack_cap(self._work.cap)
             if changed:
                 self._write(changed)
         except BaseException:
-            self._room.cap[:] = cap
+            self._work.cap[:] = cap
             raise
         return results
 
@@ -192,7 +203,7 @@ class Engine:
         refusals = self._load(batch, changed)
         good = [t for i, t in enumerate(batch) if i not in refusals] if refusals else batch
         slab = self._slab
-        run(self._bench, slab.records, slab.histories, self._events, len(good), self._outputs, self._evidence)
+        run(self._machine, slab.records, slab.histories, self._events, len(good), self._outputs, self._evidence)
         for account, row in self._rows.items():
             changed[account] = self._codec.pack(self._slab, row)
         answers = iter(self._answers(good))
@@ -203,7 +214,7 @@ class Engine:
             for i, t in enumerate(batch)
         ]
 
-    def _make_room(self, batch: int) -> None:
+    def _make_space(self, batch: int) -> None:
         self._slab = self._codec.slab(batch)
         self._events, self._outputs = np.zeros(batch, EVENT), np.zeros(batch, OUTPUT)
         self._evidence = np.zeros(batch, EVIDENCE)
@@ -211,7 +222,7 @@ class Engine:
     def _load(self, batch: Sequence[Transaction], changed: dict[str, bytes]) -> dict[int, _Refused]:
         """Bring the accounts of a batch into working memory; returns which events are refused, and why."""
         if len(self._events) < len(batch):
-            self._make_room(len(batch))
+            self._make_space(len(batch))
         rows: dict[str, int] = {}
         damaged: dict[str, _Refused] = {}
         refusals: dict[int, _Refused] = {}
@@ -262,93 +273,119 @@ class Engine:
         )
 
     def _answers(self, good: Sequence[Transaction]) -> list[Result]:
-        outputs = self._outputs[: len(good)]
+        table = self._outputs[: len(good)]
+        names, scores, rarities = self._score_table(table, self._events[: len(good)])
+        columns = {name: table[name].tolist() for name in _RESULT_COLUMNS}
+        parts = list(zip(*(table[f"{name}_part"].tolist() for name in Parts._fields), strict=True))
         results = []
-        for i, (transaction, values) in enumerate(zip(good, outputs[_RESULT_COLUMNS].tolist(), strict=True)):
-            status, decision, newest, divergence, rarity, *rest = values
-            if status == FORGOTTEN:
+        for i, transaction in enumerate(good):
+            code, decision = columns["status"][i], columns["decision"][i]
+            status, note = STATUSES[code], None
+            if code == FORGOTTEN:
                 forgotten = "a copy of an earlier transaction whose answer is no longer kept"
-                results.append(Result(transaction, STATUSES[status], model=self._version, reason=forgotten))
+                results.append(Result(transaction, status, model=self._version, reason=forgotten))
                 continue
-            if status == TOO_LATE:
-                calendar = self.model.calendar
-                reason = (
-                    f"time {calendar.show(transaction.time)} lies {calendar.length(newest - transaction.time)} behind "
-                    f"the account's newest ({calendar.show(newest)}), more than the grace of "
-                    f"{calendar.length(self.model.settings.grace)}"
-                )
-                results.append(Result(transaction, STATUSES[status], model=self._version, reason=reason))
+            if code == TOO_LATE:
+                reason = self._too_late(transaction, columns["newest_time"][i])
+                results.append(Result(transaction, status, model=self._version, reason=reason))
                 continue
-            if math.isnan(divergence):
-                divergence = rarity = None
-            note = None
-            if status == DIFFERENT:
+            if code == DIFFERENT:
                 decision, note = QUIET, "another transaction had this id: its answer is repeated, without its alert"
-            alert = self._alert(transaction, i) if decision == ALERTED else None
-            outcome, outcome_rarity, habit, habit_rarity, score, maximum, accumulated, *parts, count = rest
             results.append(
                 Result(
                     transaction,
-                    STATUSES[status],
-                    divergence,
-                    rarity,
-                    outcome,
-                    outcome_rarity,
-                    habit,
-                    habit_rarity,
-                    score,
-                    maximum,
-                    None if status in (DUPLICATE, DIFFERENT) else accumulated,
-                    None if status == DIFFERENT else Parts(*parts),
-                    max(0, self.model.settings.window + 1 - count),
-                    self._version,
-                    alert,
-                    decision == HELD_BACK,
-                    note,
+                    status,
+                    scores=dict(zip(names, scores[i], strict=True)),
+                    rarities=dict(zip(names, rarities[i], strict=True)),
+                    score=columns["score"][i],
+                    maximum=columns["maximum"][i],
+                    accumulated=None if status is Status.DUPLICATE else columns["accumulated"][i],
+                    parts=None if code == DIFFERENT else Parts(*parts[i]),
+                    waits=max(0, self.model.settings.window + 1 - columns["count"][i]),
+                    model=self._version,
+                    alert=self._alert(transaction, i, scores[i]) if decision == ALERTED else None,
+                    held_back=decision == HELD_BACK,
+                    reason=note,
                 )
             )
         return results
 
-    def _alert(self, transaction: Transaction, i: int) -> Alert:
-        name, threshold = self.model.settings.alert_on, self.threshold
-        return make_alert(self.model, transaction, self._outputs[i], self._evidence[i], name, threshold)
+    def _score_table(self, outputs: AnyArray, events: AnyArray) -> tuple[tuple[str, ...], _Table, _Table]:
+        """Names, values and rarities of all scores, a row a transaction; None where there is nothing to compare."""
+        values, rarities = outputs["scores"], outputs["rarities"]
+        if self._added:
+            more = [added_score(score, outputs, events) for score in self._added]
+            rates = [self._rarities(score, column) for score, column in zip(self._added, more, strict=True)]
+            values, rarities = np.column_stack([values, *more]), np.column_stack([rarities, *rates])
+        missing = np.isnan(values)
+        return self._names, _plain(values, missing), _plain(rarities, missing | np.isnan(rarities))
+
+    def _rarities(self, score: Score, values: FloatArray) -> FloatArray:
+        tail = self.model.tails.get(score.name)
+        return np.full(len(values), np.nan) if tail is None else rarities(tail, values)
+
+    def _too_late(self, transaction: Transaction, newest: float) -> str:
+        calendar = self.model.calendar
+        return (
+            f"time {calendar.show(transaction.time)} lies {calendar.length(newest - transaction.time)} behind "
+            f"the account's newest ({calendar.show(newest)}), more than the grace of "
+            f"{calendar.length(self.model.settings.grace)}"
+        )
+
+    def _alert(self, transaction: Transaction, i: int, scores: list[float | None]) -> Alert:
+        named = dict(zip(self._names, scores, strict=True))
+        return make_alert(self.model, transaction, self._outputs[i], self._evidence[i], named, self.threshold)
 
 
-# What Result takes of an output, in its order.
-_RESULT_COLUMNS = [
-    "status",
-    "decision",
-    "newest_time",
-    "divergence",
-    "divergence_rarity",
-    "outcome",
-    "outcome_rarity",
-    "habit",
-    "habit_rarity",
-    "score",
-    "maximum",
-    "accumulated",
-    "merchant_part",
-    "category_part",
-    "amount_part",
-    "constant_part",
-    "count",
-]
+_RESULT_COLUMNS = ("status", "decision", "newest_time", "score", "maximum", "accumulated", "count")
+_Table = list[list[float | None]]
 
 
-def make_kit(model: Model, threshold: float | None = None) -> Kit:
+def _plain(values: AnyArray, missing: AnyArray) -> _Table:
+    """Rows of Python's own numbers."""
+    rows: _Table = values.tolist()
+    for i, j in zip(*np.nonzero(missing), strict=True):
+        rows[i][j] = None
+    return rows
+
+
+def added_score(score: Score, outputs: AnyArray, events: AnyArray) -> FloatArray:
+    """A score from outside, for every row.
+
+    Raises
+    ------
+    StreamCcsdError
+        If its function fails, or does not give a number a row.
+    """
+    assert score.compute is not None
+    try:
+        values = np.asarray(score.compute(outputs, events), dtype=float)
+    except Exception as error:
+        raise StreamCcsdError(f"the score {score.name!r} cannot be computed: {error!r}") from error
+    if values.shape != (len(outputs),):
+        raise StreamCcsdError(
+            f"the score {score.name!r} gave {values.shape}, expected a number for each of {len(outputs)}"
+        )
+    return values
+
+
+def compile_model(model: Model, threshold: float | None = None) -> CompiledModel:
     """The model as compiled code takes it."""
     settings = model.settings
-    return Kit(
+    on = settings.alert_on
+    joining = [i for i, s in enumerate(COMPILED) if (s.joins_alert if on == FUSED else s.name == on)]
+    return CompiledModel(
         library=model.index,
         change_law=build_change_law(model.index, settings, model.sigma_y),
         laws=model.laws,
         habit_log_decay=habit_log_decay(settings),
         habit_strength=float(model.habit_strength),
-        tails=Tails(**model.tails),
+        tails=tuple(model.tails[s.name] for s in COMPILED),
+        fused_tail=model.tails[FUSED],
         policy=build_policy(settings, model.threshold if threshold is None else threshold),
         with_divergence=settings.divergence,
-        alert_on=SCORE_NAMES.index(settings.alert_on),
+        joining=np.array(joining),
+        fused=on == FUSED,
         grace=float(settings.grace),
         lags=np.arange(1, settings.local_history + 1),
     )

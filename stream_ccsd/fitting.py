@@ -16,17 +16,18 @@ from stream_ccsd.alert.threshold import threshold_by_budget
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.codes import Codes
 from stream_ccsd.divergence import median_bandwidth
-from stream_ccsd.engine import make_kit
+from stream_ccsd.engine import added_score, compile_model
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.index import build_index
 from stream_ccsd.library.laws import Laws, build_laws
-from stream_ccsd.library.model import TAIL_NAMES, Model
-from stream_ccsd.library.tails import Tail, fit_tail, rarity
+from stream_ccsd.library.model import Model
+from stream_ccsd.library.tails import Tail, fit_tail, rarities
 from stream_ccsd.library.windows import AccountHistory, library_windows
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.score.outcome import habit_density, habit_log_decay, outcome_parts
+from stream_ccsd.scores import COMPILED, FUSED, scores
 from stream_ccsd.settings import Settings
-from stream_ccsd.step import EVENT, OUTPUT, Room, make_bench, run
+from stream_ccsd.step import EVENT, OUTPUT, Workspace, make_machine, run
 from stream_ccsd.transaction import Transaction, unsound
 
 Progress = Callable[[int, int], None]
@@ -81,14 +82,14 @@ def fit(
     index = build_index(windows, settings, sigma_x)
     if len(windows) and np.abs(windows.change).max() > _WIDEST * sigma_y:
         raise FitError(f"sigma_y {sigma_y:g} is too narrow for changes up to {np.abs(windows.change).max():g}")
-    amounts, categories, merchants = (np.concatenate([getattr(h, c) for h in learnt]) for c in _COLUMNS)
+    _, amounts, categories, merchants = (np.concatenate([getattr(h, c) for h in learnt]) for c in _COLUMNS)
     laws = build_laws(amounts, categories, merchants, settings)
     strength = settings.habit_strength or _best_strength(laws, calibration, settings)
     model = Model(
         settings=settings,
         index=index,
         laws=laws,
-        tails={name: fit_tail(np.empty(0), settings.tail_share) for name in TAIL_NAMES},
+        tails={name: fit_tail(np.empty(0), settings.tail_share) for name in (FUSED, *(s.name for s in COMPILED))},
         sigma_y=sigma_y,
         habit_strength=strength,
         threshold=threshold_by_budget(settings.alert_rate),
@@ -119,7 +120,7 @@ def _bandwidth(points: FloatArray, settings: Settings) -> float:
     return 1.0
 
 
-_COLUMNS = ("amounts", "categories", "merchants")
+_COLUMNS = ("times", "amounts", "categories", "merchants")
 
 
 def _collect(
@@ -143,6 +144,7 @@ def _collect(
     for account, entries in rows.items():
         entries.sort(key=lambda t: t.time)
         histories[account] = AccountHistory(
+            np.array([t.time for t in entries]),
             np.array([t.amount for t in entries]),
             np.array([code(t.category) for t in entries], np.uint32),
             np.array([code(t.merchant) for t in entries], np.uint32),
@@ -174,39 +176,45 @@ def _best_strength(laws: Laws, calibration: list[AccountHistory], settings: Sett
 
 def _calibrate(model: Model, calibration: list[AccountHistory], progress: Progress | None) -> dict[str, Tail]:
     """Tail rates of every score, from the engine's own scores of the held-out accounts."""
-    scores = score_histories(model, calibration, progress)
+    outputs, events = score_histories(model, calibration, progress)
     share = model.settings.tail_share
-    tails = {name: fit_tail(scores[name], share) for name in ("outcome", "habit", "divergence")}
-    outcome, habit = (_rarities(tails[name], scores[name]) for name in ("outcome", "habit"))
-    tails["fused"] = fit_tail(np.maximum(outcome, habit), share)
+    tails = {s.name: fit_tail(outputs["scores"][:, i], share) for i, s in enumerate(COMPILED)}
+    rarest = np.zeros(len(outputs))
+    for i, score in enumerate(COMPILED):
+        if score.joins_alert:
+            rarest = np.maximum(rarest, rarities(tails[score.name], outputs["scores"][:, i]))
+    tails[FUSED] = fit_tail(rarest, share)
+    for score in scores():
+        if score.compute is not None and score.rated:
+            tails[score.name] = fit_tail(added_score(score, outputs, events), share)
     return tails
 
 
-def score_histories(model: Model, histories: list[AccountHistory], progress: Progress | None = None) -> AnyArray:
-    """The engine's answers to whole histories, account after account, as one table of outputs."""
+def score_histories(
+    model: Model, histories: list[AccountHistory], progress: Progress | None = None
+) -> tuple[AnyArray, AnyArray]:
+    """The engine's answers to whole histories, account after account, as one table of outputs, and their events."""
     settings = model.settings
     codec = AccountCodec(settings.window, settings.local_history)
-    room = Room.of(len(model.index.z), codec.longest_history, settings.local_history)
-    bench = make_bench(make_kit(model), room)
+    workspace = Workspace.of(len(model.index.z), codec.longest_history, settings.local_history)
+    machine = make_machine(compile_model(model), workspace)
     total = sum(len(h.amounts) for h in histories)
-    outputs = np.zeros(total, OUTPUT)
+    outputs, events = np.zeros(total, OUTPUT), np.zeros(total, EVENT)
     done = 0
     slab = codec.slab(1)
     for history in histories:
         codec.clear(slab, 0)
         n = len(history.amounts)
-        events = np.zeros(n, EVENT)
-        events["amount"], events["category"], events["merchant"] = (
-            history.amounts,
-            history.categories,
-            history.merchants,
-        )
-        events["time"] = events["id"] = np.arange(n)
-        run(bench, slab.records, slab.histories, events, n, outputs[done : done + n], np.empty(n, EVIDENCE))
+        own = events[done : done + n]
+        own["time"], own["amount"] = history.times, history.amounts
+        own["category"], own["merchant"] = history.categories, history.merchants
+        own["id"] = np.arange(n)
+        evidence = np.empty(n, EVIDENCE)
+        run(machine, slab.records, slab.histories, own, n, outputs[done : done + n], evidence)
         done += n
         if progress:
             progress(done, total)
-    return outputs
+    return outputs, events
 
 
 @njit(cache=True, nogil=True)
@@ -222,11 +230,3 @@ def _habit_terms(
             laws, log_decay, amounts[first : t + 1], categories[first : t + 1], merchants[first : t + 1]
         )
     return density, likeness, weight
-
-
-@njit(cache=True, nogil=True)
-def _rarities(tail: Tail, scores: FloatArray) -> FloatArray:
-    out = np.empty(len(scores))
-    for i in range(len(scores)):
-        out[i] = rarity(tail, scores[i])
-    return out

@@ -7,9 +7,9 @@ from typing import Any, Literal, get_args
 
 from stream_ccsd.calendar import UNITS, CalendarError, Unit, parse_moment
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.scores import COMPILED, FUSED
 
 Standardisation = Literal["causal", "history"]
-AlertOn = Literal["fused", "outcome", "habit", "divergence"]
 
 
 # Beyond 2**53 neighbouring whole numbers cannot be told apart. The other bounds are where formulas lose their meaning
@@ -126,7 +126,7 @@ class Settings:
     """Of the held-out choice and of sampled bandwidths."""
 
     # Alerts
-    alert_on: AlertOn = "fused"
+    alert_on: str = FUSED
     """Which score the account maximum is taken of; fused is the rarer of outcome and habit."""
     alert_rate: float = 1e-3
     """Alert budget: the share of normal transactions allowed to reach the threshold, where none is given."""
@@ -164,8 +164,8 @@ class Settings:
             _require(number or (optional and value is None), name, value, wanted)
         for name in ("divergence", "rarity", "attenuation", "decay", "boosts", "gates"):
             _require(isinstance(getattr(self, name), bool), name, getattr(self, name), "true or false")
-        for name, choices in (("standardise", Standardisation), ("alert_on", AlertOn)):
-            known = get_args(choices)
+        alerts = (FUSED, *(score.name for score in COMPILED))
+        for name, known in (("standardise", get_args(Standardisation)), ("alert_on", alerts)):
             _require(getattr(self, name) in known, name, getattr(self, name), f"one of {', '.join(known)}")
         _require(
             self.divergence or self.alert_on != "divergence", "alert_on", self.alert_on, "a score that is switched on"

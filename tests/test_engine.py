@@ -99,7 +99,7 @@ def test_a_duplicate_changes_nothing_and_answers_as_before(model, stream):
     for first in recent:
         again = engine.process(first.transaction)
         assert again.status == "duplicate"
-        for name in ("outcome", "habit", "divergence", "score", "maximum", "parts", "outcome_rarity", "habit_rarity"):
+        for name in ("outcome", "habit", "divergence", "score", "maximum", "parts", "rarities"):
             assert getattr(again, name) == getattr(first, name)
         assert (again.alert is None) == (first.alert is None)
     assert engine.states == before

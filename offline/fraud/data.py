@@ -70,6 +70,7 @@ class LabelledData:
         """Some of the transactions as columns."""
         chosen = [self.transactions[i] for i in rows]
         return AccountHistory(
+            np.array([t.time for t in chosen]),
             np.array([t.amount for t in chosen]),
             np.array([self.codes(t.category) for t in chosen], np.uint32),
             np.array([self.codes(t.merchant) for t in chosen], np.uint32),

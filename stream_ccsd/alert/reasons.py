@@ -12,12 +12,13 @@ import numpy as np
 from stream_ccsd.account import REGIMES
 from stream_ccsd.library.laws import shares
 from stream_ccsd.library.model import Model
+from stream_ccsd.scores import COMPILED, HABIT, OUTCOME, scores
 from stream_ccsd.transaction import Transaction
 
 
 @dataclass(frozen=True)
 class Reason:
-    """One additive part of the outcome score, in nats, and what it says."""
+    """One additive part of a score, in nats, and what it says."""
 
     nats: float
     text: str
@@ -88,9 +89,14 @@ def one_in(rate: float) -> str:
 
 
 def make_alert(
-    model: Model, transaction: Transaction, out: Any, evidence: Any, score_name: str, threshold: float
+    model: Model,
+    transaction: Transaction,
+    out: Any,
+    evidence: Any,
+    scores: dict[str, float | None],
+    threshold: float,
 ) -> Alert:
-    """The alert of a transaction from its compiled output record."""
+    """The alert of a transaction from its compiled output record and all its scores by name."""
     previous = float(out["previous_maximum"])
     regime = int(out["regime"])
     return Alert(
@@ -101,16 +107,14 @@ def make_alert(
         transaction=transaction.id,
         time=transaction.time,
         when=model.calendar.iso(transaction.time),
-        score_name=score_name,
+        score_name=model.settings.alert_on,
         score=float(out["score"]),
         threshold=threshold,
         tail_rate=math.exp(-float(out["score"])),
         calibrated_on=int(model.facts.get("held_out_transactions", 0)),
         previous_maximum=previous if math.isfinite(previous) else None,
         model=model.version,
-        scores={
-            name: float(out[name]) if math.isfinite(out[name]) else None for name in ("outcome", "habit", "divergence")
-        },
+        scores=scores,
         category_changed=bool(regime & 2) if regime >= 0 else None,
         merchant_changed=bool(regime & 1) if regime >= 0 else None,
         reasons=_reasons(model, transaction, out),
@@ -120,7 +124,18 @@ def make_alert(
 
 
 def _reasons(model: Model, transaction: Transaction, out: Any) -> list[Reason]:
-    """The parts of the outcome score, which add up to it, and how much more the account's habits say."""
+    """What each score has to say, the weightiest first."""
+    said = [part for score in COMPILED for part in _EXPLAINED.get(score.name, _nothing)(model, transaction, out)]
+    said += [part for score in scores() if score.explain for part in score.explain(model, transaction, out)]
+    return sorted((Reason(nats, text) for nats, text in said), key=lambda r: -r.nats)
+
+
+def _nothing(model: Model, transaction: Transaction, out: Any) -> list[tuple[float, str]]:
+    return []
+
+
+def _explain_outcome(model: Model, transaction: Transaction, out: Any) -> list[tuple[float, str]]:
+    """The parts of the outcome score, which add up to it."""
     parts = {name: float(out[f"{name}_part"]) for name in ("merchant", "category", "amount", "constant")}
     share = shares(model.laws, model.codes(transaction.category), model.codes(transaction.merchant))
     merchant, category = repr(transaction.merchant), transaction.category
@@ -136,11 +151,16 @@ def _reasons(model: Model, transaction: Transaction, out: Any) -> list[Reason]:
         "amount": f"amount {transaction.amount:,.2f} is {_distance(parts['amount'])} what is paid {where}",
         "constant": "how concentrated normal behaviour is as a whole: the same for every transaction",
     }
-    reasons = [Reason(nats, texts[name]) for name, nats in parts.items()]
-    habit = float(out["habit"] - out["outcome"])
-    if habit > 0.5:
-        reasons.append(Reason(habit, f"{math.exp(habit):,.1f} times less likely for this account than for others"))
-    return sorted(reasons, key=lambda r: -r.nats)
+    return [(nats, texts[name]) for name, nats in parts.items()]
+
+
+def _explain_habit(model: Model, transaction: Transaction, out: Any) -> list[tuple[float, str]]:
+    """How much more the account's habits say."""
+    more = float(out["scores"][HABIT] - out["scores"][OUTCOME])
+    return [(more, f"{math.exp(more):,.1f} times less likely for this account than for others")] if more > 0.5 else []
+
+
+_EXPLAINED = {"outcome": _explain_outcome, "habit": _explain_habit}
 
 
 def _sees(share: float) -> str:

@@ -90,7 +90,7 @@ async def follow_alerts(
                 if alert is None:
                     followed.foreign += 1
                     continue
-                if not once.is_new(f"{alert['partition']}/{alert['offset']}") or not wanted(alert):
+                if not once.is_new(f"{alert['partition']}/{alert['position']}") or not wanted(alert):
                     continue
                 show(alert)
                 followed.shown += 1
@@ -113,9 +113,9 @@ def parse_alert(value: bytes | None) -> dict[str, Any] | None:
     if not isinstance(found, dict):
         return None
     texts = all(isinstance(found.get(name), str) for name in ("headline", "account"))
-    numbers = [found.get(name) for name in ("partition", "offset", "time")]
+    numbers = [found.get(name) for name in ("partition", "position", "time")]
     if not texts or any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
         return None
-    partition, offset, time = numbers
-    whole = isinstance(partition, int) and isinstance(offset, int)
+    partition, position, time = numbers
+    whole = isinstance(partition, int) and isinstance(position, int)
     return found if whole and abs(time) <= MAX_NUMBER else None  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Result
+from stream_ccsd.records import DeadLetter, Origin, alert_record, score_record
 from stream_ccsd.transaction import Refusal, Transaction
 
 Headers = list[tuple[str, bytes]]
@@ -47,52 +48,26 @@ def transaction_message(transaction: Transaction) -> bytes:
 
 def score_message(record: Record, result: Result) -> bytes:
     """One transaction's scores; None where there is nothing to compare yet."""
-    t = result.transaction
-    return _json(
-        {
-            "id": t.id,
-            "account": t.account,
-            "time": t.time,
-            "amount": t.amount,
-            "category": t.category,
-            "merchant": t.merchant,
-            "status": result.status,
-            "outcome": result.outcome,
-            "habit": result.habit,
-            "divergence": result.divergence,
-            "score": result.score,
-            "maximum": result.maximum,
-            "alert": result.alert is not None,
-            "model": result.model,
-            "partition": record.partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-        }
-    )
+    return _json(score_record(_origin(record), result))
 
 
 def alert_message(record: Record, alert: Alert) -> bytes:
     """One alert with its reasons, headed by the line for people."""
-    place = {"partition": record.partition, "offset": record.offset, "timestamp": record.timestamp}
-    return _json({"headline": alert.headline, **alert.to_dict(), **place})
+    return _json(alert_record(_origin(record), alert))
 
 
 def dead_letter(topic: str, record: Record, why: Refusal) -> Output:
     """A message that had no effect: its own key and bytes, why and where from in the headers."""
-    about: dict[str, Any] = {
-        "kind": why.kind,
-        "reason": why.reason,
-        "topic": record.topic,
-        "partition": record.partition,
-        "offset": record.offset,
-        "timestamp": record.timestamp,
-        "field": why.field,
-        "value": why.value,
-    }
-    headers = [(name, str(said).encode("utf-8", "replace")) for name, said in about.items() if said is not None]
+    letter = DeadLetter.of(_origin(record), why)
+    about = {"topic": record.topic, **letter.to_dict()}
+    headers = [(name, str(said).encode("utf-8", "replace")) for name, said in about.items() if said not in (None, "")]
     # A client may send a message of neither key nor value; ours does not.
     value_or_key = record.value if record.value is not None or record.key is not None else b""
     return Output(topic, record.key, value_or_key, headers)
+
+
+def _origin(record: Record) -> Origin:
+    return Origin(record.offset, record.partition, record.timestamp)
 
 
 def fitted(letter: Output, largest: int) -> Output:

@@ -29,6 +29,7 @@ from stream_ccsd.library.index import Index
 from stream_ccsd.library.laws import Laws
 from stream_ccsd.library.tails import Tail
 from stream_ccsd.numeric import AnyArray, read_only
+from stream_ccsd.scores import COMPILED, FUSED
 from stream_ccsd.settings import Settings, SettingsError
 
 FORMAT = "stream-ccsd model"
@@ -37,7 +38,6 @@ _Part = TypeVar("_Part")
 _FILES = ("windows.arrow", "laws.arrow", "names.arrow", "accounts.arrow")
 # How long a model is good for, unless settings say otherwise: in days, or in times the span of its transactions.
 _DAYS, _SPANS = 3652.0, 1000.0
-TAIL_NAMES = ("outcome", "habit", "divergence", "fused")
 
 
 class ModelError(StreamCcsdError):
@@ -139,7 +139,7 @@ class Model:
                 settings=Settings.from_dict(description["settings"]),
                 index=_from_table(Index, tables["windows.arrow"], description["index"]),
                 laws=_from_table(Laws, tables["laws.arrow"], description["laws"]),
-                tails={name: _tail(description["tails"][name]) for name in TAIL_NAMES},
+                tails=_tails(description["tails"]),
                 sigma_y=description["sigma_y"],
                 habit_strength=description["habit_strength"],
                 threshold=description["threshold"],
@@ -281,6 +281,15 @@ def _scalars(part: NamedTuple) -> dict[str, Any]:
 
 def _plain(tail: Tail) -> dict[str, Any]:
     return {n: v.tolist() if isinstance(v, np.ndarray) else v for n, v in tail._asdict().items()}
+
+
+def _tails(described: dict[str, Any]) -> dict[str, Tail]:
+    """Of every score the model was fitted with; the built-in ones must be there."""
+    tails = {name: _tail(values) for name, values in described.items()}
+    missing = {FUSED, *(score.name for score in COMPILED)} - tails.keys()
+    if missing:
+        raise KeyError(", ".join(sorted(missing)))
+    return tails
 
 
 def _tail(values: dict[str, Any]) -> Tail:

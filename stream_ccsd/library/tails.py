@@ -78,6 +78,15 @@ def _fit_pareto(excess: FloatArray) -> tuple[float, float]:
 
 
 @njit(cache=True, nogil=True)
+def rarities(tail: Tail, scores: FloatArray) -> FloatArray:
+    """The same for many."""
+    out = np.empty(len(scores))
+    for i in range(len(scores)):
+        out[i] = rarity(tail, scores[i])
+    return out
+
+
+@njit(cache=True, nogil=True)
 def rarity(tail: Tail, score: float) -> float:
     """``-log`` of the rate of normal transactions that score this high; 0 for an ordinary or missing score."""
     last = len(tail.knots) - 1

@@ -16,6 +16,7 @@ from stream_ccsd.settings import Settings
 class AccountHistory:
     """All transactions of one account in time order, as columns."""
 
+    times: FloatArray
     amounts: FloatArray
     categories: AnyArray  # 32-bit codes
     merchants: AnyArray

@@ -238,10 +238,10 @@ class Cluster:
 def place_of(record):
     """Partition and offset of the transaction that a record is about."""
     headers = dict(record.headers)
-    if "offset" in headers:
-        return int(headers["partition"]), int(headers["offset"])
+    if "position" in headers:
+        return int(headers["partition"]), int(headers["position"])
     said = json.loads(record.value)
-    return said["partition"], said["offset"]
+    return said["partition"], said["position"]
 
 
 def messages(transactions):

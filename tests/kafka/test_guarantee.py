@@ -184,7 +184,7 @@ def test_garbage_mixed_in(cluster, many, model):
     inputs = {(r.partition, r.offset): (r.key, r.value) for r in cluster.records(cluster.settings.transactions)}
     for letter in letters:
         about = dict(letter.headers)
-        assert inputs[int(about["partition"]), int(about["offset"])] == (letter.key, letter.value)
+        assert inputs[int(about["partition"]), int(about["position"])] == (letter.key, letter.value)
         assert about["topic"].decode() == cluster.settings.transactions
         assert about["reason"]
         assert about["kind"] in (b"malformed", b"key")

@@ -296,7 +296,7 @@ def test_a_dead_letter_is_the_message_itself():
         "reason": b"no JSON",
         "topic": b"transactions",
         "partition": b"0",
-        "offset": b"3",
+        "position": b"3",
         "timestamp": b"1003",
         "field": b"amount",
         "value": "ä".encode(),

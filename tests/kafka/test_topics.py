@@ -154,14 +154,14 @@ FOREIGN = [
     b"[" * 100_000,
     b"7",
     b'{"headline": "h"}',
-    b'{"headline": "h", "account": "a", "partition": 0, "offset": 1}',
-    b'{"headline": "h", "account": "a", "partition": 0, "offset": 1, "time": "noon"}',
-    b'{"headline": "h", "account": "a", "partition": 0, "offset": 1, "time": NaN}',
-    b'{"headline": "h", "account": "a", "partition": 0, "offset": 1, "time": true}',
-    b'{"headline": "h", "account": "a", "partition": 0, "offset": 1, "time": ' + b"9" * 400 + b"}",
-    b'{"headline": 1, "account": "a", "partition": 0, "offset": 1, "time": 1}',
-    b'{"headline": "h", "account": ["a"], "partition": 0, "offset": 1, "time": 1}',
-    b'{"headline": "h", "account": "a", "partition": [], "offset": 1.5, "time": 1}',
+    b'{"headline": "h", "account": "a", "partition": 0, "position": 1}',
+    b'{"headline": "h", "account": "a", "partition": 0, "position": 1, "time": "noon"}',
+    b'{"headline": "h", "account": "a", "partition": 0, "position": 1, "time": NaN}',
+    b'{"headline": "h", "account": "a", "partition": 0, "position": 1, "time": true}',
+    b'{"headline": "h", "account": "a", "partition": 0, "position": 1, "time": ' + b"9" * 400 + b"}",
+    b'{"headline": 1, "account": "a", "partition": 0, "position": 1, "time": 1}',
+    b'{"headline": "h", "account": ["a"], "partition": 0, "position": 1, "time": 1}',
+    b'{"headline": "h", "account": "a", "partition": [], "position": 1.5, "time": 1}',
 ]
 
 
@@ -172,7 +172,7 @@ def test_what_is_no_alert(value):
 
 def test_foreign_messages_among_alerts_are_passed_over(cluster):
     topic = cluster.settings.alerts
-    alert = json.dumps({"headline": "much", "account": "a", "partition": 0, "offset": 1, "time": 17.5}).encode()
+    alert = json.dumps({"headline": "much", "account": "a", "partition": 0, "position": 1, "time": 17.5}).encode()
     key = b"one"  # all in one partition, in order
     compressed(cluster, topic, [*((key, v) for v in FOREIGN), (key, alert)], "zstd")
     url = f"kafka://{cluster.brokers}/{topic}"

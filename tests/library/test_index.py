@@ -113,7 +113,7 @@ def test_an_empty_library_has_no_neighbours():
 
 def history(amounts, seed=0):
     codes = np.random.default_rng(seed).integers(0, 3, (2, len(amounts))).astype(np.uint32)
-    return AccountHistory(np.asarray(amounts, float), codes[0], codes[1])
+    return AccountHistory(np.arange(len(amounts), dtype=float), np.asarray(amounts, float), codes[0], codes[1])
 
 
 @pytest.mark.parametrize("standardise", ["causal", "history"])

@@ -10,6 +10,7 @@ from stream_ccsd.engine import Engine
 from stream_ccsd.fitting import fit, score_histories
 from stream_ccsd.library.laws import build_laws, outcome_density
 from stream_ccsd.library.windows import AccountHistory, library_windows
+from stream_ccsd.scores import OUTCOME
 from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Transaction
 from tests import naive
@@ -40,7 +41,12 @@ def library_of(model, stream, settings):
         if name not in held_out:
             amounts, categories, merchants, _ = account_of(stream, name)
             histories.append(
-                AccountHistory(np.array(amounts), np.array(categories, np.uint32), np.array(merchants, np.uint32))
+                AccountHistory(
+                    np.arange(float(len(amounts))),
+                    np.array(amounts),
+                    np.array(categories, np.uint32),
+                    np.array(merchants, np.uint32),
+                )
             )
     return library_windows(histories, settings)
 
@@ -147,10 +153,10 @@ def test_outcome_and_habit_equal_the_formula(mismatch):
 def test_parts_add_up(model, stream):
     """The reasons of an alert are the score: nothing is left over."""
     amounts, categories, merchants, _ = account_of(stream, stream.transactions[0].account)
-    history = AccountHistory(np.array(amounts), np.array(categories, np.uint32), np.array(merchants, np.uint32))
-    out = score_histories(model, [history])
+    codes = np.array(categories, np.uint32), np.array(merchants, np.uint32)
+    out, _ = score_histories(model, [AccountHistory(np.arange(float(len(amounts))), np.array(amounts), *codes)])
     parts = sum(out[f"{name}_part"] for name in ("merchant", "category", "amount", "constant"))
-    np.testing.assert_allclose(parts, out["outcome"], **EXACT)
+    np.testing.assert_allclose(parts, out["scores"][:, OUTCOME], **EXACT)
     assert (out["merchant_part"] > 0).all()
 
 
@@ -200,6 +206,7 @@ def test_both_scores_on_real_windows(data_root):
 
 def as_history(transactions):
     return AccountHistory(
+        np.array([t.time for t in transactions]),
         np.array([t.amount for t in transactions]),
         np.array([code(t.category) for t in transactions], np.uint32),
         np.array([code(t.merchant) for t in transactions], np.uint32),

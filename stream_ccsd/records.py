@@ -1,0 +1,179 @@
+"""The public shape of a score, an alert and a dead letter: one each, wherever they are written or sent.
+
+``scores.parquet``, ``alerts.jsonl``, ``dead_letters.jsonl``, the tables of a replay's state, Kafka's messages and
+``--json`` have the same names and kinds. ``schemas/`` holds them written out as JSON Schema; a test keeps that true.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import types
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
+
+import pyarrow as pa
+
+from stream_ccsd.alert.reasons import Alert
+from stream_ccsd.engine import Result
+from stream_ccsd.scores import scores
+from stream_ccsd.status import Status
+from stream_ccsd.transaction import Refusal
+
+Kind = Literal["text", "number", "whole", "truth"]
+_ARROW = {"text": pa.string(), "number": pa.float64(), "whole": pa.int64(), "truth": pa.bool_()}
+_JSON: dict[Any, str] = {"text": "string", "number": "number", "whole": "integer", "truth": "boolean"}
+_PYTHON: dict[Any, str] = {str: "string", float: "number", int: "integer", bool: "boolean", Status: "string"}
+
+
+class Origin(NamedTuple):
+    """Where a transaction came from: together, its identity among all that were read."""
+
+    position: int  # in a file from 1; in a Kafka partition its offset
+    partition: int = 0
+    timestamp: int | None = None  # Kafka's, in milliseconds
+
+
+class Column(NamedTuple):
+    """One field of a record."""
+
+    name: str
+    kind: Kind
+    meaning: str
+    optional: bool = False
+
+
+def score_columns() -> list[Column]:
+    """Of a score record: one a transaction that had an effect."""
+    return [
+        Column("partition", "whole", "Partition of the topic it came from; 0 for a file"),
+        Column("position", "whole", "Its place there: a file's record from 1, or Kafka's offset"),
+        Column("timestamp", "whole", "Kafka's timestamp in milliseconds", optional=True),
+        Column("id", "text", "The transaction's id"),
+        Column("account", "text", "Whose transaction it is"),
+        Column("time", "number", "When it happened, in the unit of the stream"),
+        Column("amount", "number", "How much was paid"),
+        Column("category", "text", "For what; empty where nothing is said"),
+        Column("merchant", "text", "To whom"),
+        Column("status", "text", "What became of it: scored, or late"),
+        *(Column(s.name, "number", f"{s.meaning} ({s.unit})", optional=True) for s in scores()),
+        Column("score", "number", "The alert score: -log of the share of normal transactions this high (nats)"),
+        Column("maximum", "number", "The account's highest alert score so far (nats)"),
+        Column("alert", "truth", "Whether it raised an alert"),
+        Column("model", "text", "The version of the model that scored it"),
+        Column("label", "text", "What the source says, for evaluation; the engine never sees it", optional=True),
+    ]
+
+
+def score_schema() -> pa.Schema:
+    """A score record for Arrow and Parquet."""
+    return pa.schema([pa.field(c.name, _ARROW[c.kind], nullable=c.optional) for c in score_columns()])
+
+
+def score_record(origin: Origin, result: Result, label: str | None = None) -> dict[str, Any]:
+    """The scores of a transaction; None where there is nothing to compare yet."""
+    t = result.transaction
+    return {
+        "partition": origin.partition,
+        "position": origin.position,
+        "timestamp": origin.timestamp,
+        "id": t.id,
+        "account": t.account,
+        "time": t.time,
+        "amount": t.amount,
+        "category": t.category,
+        "merchant": t.merchant,
+        "status": result.status,
+        **result.scores,
+        "score": result.score,
+        "maximum": result.maximum,
+        "alert": result.alert is not None,
+        "model": result.model,
+        "label": label,
+    }
+
+
+def score_batch(records: list[dict[str, Any]]) -> pa.RecordBatch:
+    """Score records as a batch of columns."""
+    schema = score_schema()
+    arrays = [pa.array([record[field.name] for record in records], field.type) for field in schema]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def alert_record(origin: Origin, alert: Alert) -> dict[str, Any]:
+    """An alert with its reasons, headed by the line for people."""
+    return {**origin._asdict(), "headline": alert.headline, **alert.to_dict()}
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetter:
+    """A record that had no effect: where it came from, what became of it and why, and the record itself."""
+
+    partition: int
+    position: int
+    timestamp: int | None
+    line: str | None  # of a file; in Parquet its row
+    kind: Status
+    reason: str
+    field: str | None
+    value: str | None
+    raw: str  # on Kafka it is the message's own bytes, and not repeated
+
+    @classmethod
+    def of(cls, origin: Origin, why: Refusal, raw: str = "", line: str | None = None) -> DeadLetter:
+        """A record from somewhere, and what is wrong with it."""
+        place = origin.partition, origin.position, origin.timestamp
+        return cls(*place, line, why.kind, why.reason, why.field, why.value, raw)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def to_json(self) -> str:
+        """One line of ``dead_letters.jsonl``."""
+        return json.dumps(self.to_dict())
+
+
+def json_schemas() -> dict[str, dict[str, Any]]:
+    """JSON Schema of each record, by its name."""
+    columns = {
+        c.name: {"type": [_JSON[c.kind], "null"] if c.optional else _JSON[c.kind], "description": c.meaning}
+        for c in score_columns()
+    }
+    origin = {name: value for name, value in columns.items() if name in Origin._fields}
+    alert = _object_schema(Alert)
+    alert["properties"] = {**origin, "headline": {"type": "string"}, **alert["properties"]}
+    alert["required"] = list(alert["properties"])
+    described = {
+        "score": {"type": "object", "properties": columns, "required": list(columns), "additionalProperties": False},
+        "alert": alert,
+        "dead_letter": _object_schema(DeadLetter),
+    }
+    return {
+        name: {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name, **schema}
+        for name, schema in described.items()
+    }
+
+
+def _object_schema(kind: type) -> dict[str, Any]:
+    hints = get_type_hints(kind)
+    properties = {field.name: _schema_of(hints[field.name]) for field in dataclasses.fields(kind)}
+    return {"type": "object", "properties": properties, "required": list(properties), "additionalProperties": False}
+
+
+def _schema_of(hint: Any) -> dict[str, Any]:
+    """JSON Schema of a type hint, of those that records are made of."""
+    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
+        return _object_schema(hint)
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        (inner,) = (a for a in arguments if a is not type(None))
+        schema = _schema_of(inner)
+        return {**schema, "type": [schema["type"], "null"]}
+    if origin is list:
+        return {"type": "array", "items": _schema_of(arguments[0])}
+    if origin in (dict, Mapping):
+        return {"type": "object", "additionalProperties": _schema_of(arguments[1])}
+    named = {"enum": [str(status) for status in Status]} if hint is Status else {}
+    return {"type": _PYTHON[hint], **named}
