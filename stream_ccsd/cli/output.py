@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,18 +20,6 @@ JsonOption = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE; '-' is standard output."),
 ]
-DataRootOption = Annotated[
-    Path | None,
-    typer.Option("--data", envvar="STREAM_CCSD_DATA", help="Folder with the public data sets (banksim/, ucr/)."),
-]
-TransactionsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        metavar="FILE",
-        help="Transactions: .csv, .jsonl (also .gz, .xz) or .parquet; by default a simulated stream.",
-    ),
-]
 
 
 class Report(Protocol):
@@ -40,11 +27,6 @@ class Report(Protocol):
 
     def __call__(self, done: int, total: int, note: str | None = None) -> None:
         """Without a note, the bar says how many of how many."""
-
-
-def cache_folder() -> Path:
-    """Where results that took minutes are kept between runs."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stream-ccsd"
 
 
 def check_target(target: str | None) -> None:
