@@ -23,6 +23,7 @@ KAFKA = {"faust", "mode", "aiokafka", "aiohttp", "confluent_kafka", "prometheus_
 ABOVE_THE_CORE = {*KAFKA, "pandas", "river", "typer", "rich"}
 
 
+@pytest.mark.early
 @pytest.mark.parametrize("command", [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]], ids=" ".join)
 def test_static_checks(command):
     result = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
