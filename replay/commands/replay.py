@@ -16,7 +16,7 @@ from replay.commands.options import EncodingOption, SettingsOption, chosen_setti
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.command import given_flags, with_options
 from stream_ccsd.cli.options import ColumnsOption, columns_schema
-from stream_ccsd.cli.output import JsonOption, Report, check_target, emit, make_console, plain_table, progress_bar
+from stream_ccsd.cli.output import Advance, JsonOption, check_target, emit, make_console, plain_table, progress_bar
 from stream_ccsd.cli.signals import DEAD_LETTERS, STOPPED, stoppable
 from stream_ccsd.errors import StreamCcsdError
 
@@ -225,7 +225,7 @@ def _printer(console: Console, every: bool, calendar: Calendar) -> Callable[[Any
     return show
 
 
-def _progress(show: Report, source: Any) -> Callable[[Any, Any], None]:
+def _progress(show: Advance, source: Any) -> Callable[[Any, Any], None]:
     alerts = 0
 
     def progress(clock: Any, harvest: Any) -> None:

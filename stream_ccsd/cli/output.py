@@ -22,7 +22,7 @@ JsonOption = Annotated[
 ]
 
 
-class Report(Protocol):
+class Advance(Protocol):
     """Tells a bar how far the work is, and what else there is to say."""
 
     def __call__(self, done: int, total: int, note: str | None = None) -> None:
@@ -72,7 +72,7 @@ def plain_table(title: str, texts: Iterable[str] = (), numbers: Iterable[str] = 
 
 
 @contextmanager
-def progress_bar(console: Console | None = None) -> Iterator[Callable[[str], Report]]:
+def progress_bar(console: Console | None = None) -> Iterator[Callable[[str], Advance]]:
     """A bar, silent when not on a terminal; gives a maker of progress callbacks.
 
     On standard error, unless something else is printed meanwhile: then it must share that console.
@@ -86,7 +86,7 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[str], Rep
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
 
-        def start(description: str) -> Report:
+        def start(description: str) -> Advance:
             task = bar.add_task(description, total=None, visible=False, note="")
 
             def report(done: int, total: int, note: str | None = None) -> None:
