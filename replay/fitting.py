@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from replay.source import FileSource, Wanted
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
+from stream_ccsd.progress import Progress
 from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Refusal, Schema, Transaction
 
@@ -37,7 +37,7 @@ def fit_file(
     share: float = 1.0,
     seed: int = 0,
     until: float | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> FittedFile:
     """Fit on a file's accounts; with a ``label`` column, on those without any labelled transaction."""
     by_account: dict[str, list[Transaction]] = {}

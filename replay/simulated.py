@@ -17,10 +17,9 @@ from replay.source import ListSource
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
+from stream_ccsd.progress import Progress
 from stream_ccsd.settings import Settings
 from stream_ccsd.writing import replacing
-
-Progress = Callable[[int, int], None]
 
 # Share of the normal accounts that the model is fitted on; their transactions are not streamed.
 _FITTED = 0.6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -24,13 +24,12 @@ from stream_ccsd.library.model import Model
 from stream_ccsd.library.tails import Tail, fit_tail, rarities
 from stream_ccsd.library.windows import AccountHistory, library_windows
 from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.progress import Progress
 from stream_ccsd.score.outcome import habit_density, habit_log_decay, outcome_parts
 from stream_ccsd.scores import COMPILED, FUSED, scores
 from stream_ccsd.settings import Settings
 from stream_ccsd.step import EVENT, OUTPUT, Workspace, make_machine, run
 from stream_ccsd.transaction import Transaction, unsound
-
-Progress = Callable[[int, int], None]
 
 # Changes may lie this many bandwidths apart before features for them become absurd.
 _WIDEST = 1e4

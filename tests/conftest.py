@@ -1,5 +1,8 @@
 import csv
+import fcntl
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +19,33 @@ from stream_ccsd.settings import Settings
 # A shared two-core machine makes timing-based deadlines flaky; correctness is what these tests are about.
 settings.register_profile("project", deadline=None, derandomize=True)
 settings.load_profile("project")
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """The whole suite shares the cores, at least two processes; what a person picks out runs in one, as it is."""
+    whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.collectonly
+    return min(max(2, os.cpu_count() or 2), 4) if whole else 0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests with a broker go together: one broker, and no more workers at once than each test means to have.
+
+    They are the largest group, so they come first, in a process of their own. The others' process meanwhile begins with
+    tests that leave the compiled code alone, so that it is not compiled twice at once.
+    """
+    for item in items:
+        if {"brokers", "broker_module"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker(pytest.mark.xdist_group("kafka"))
+    items.sort(key=lambda item: item.get_closest_marker("early") is None)
+
+
+@contextmanager
+def one_at_a_time(folder: Path) -> Iterator[None]:
+    """Of all processes of a test run, one at a time is in here."""
+    with (folder / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -37,9 +67,13 @@ def stream() -> SimulatedStream:
 
 
 @pytest.fixture(scope="session")
-def model(stream) -> Model:
+def model(stream, tmp_path_factory) -> Model:
     normal = stream.normal_accounts()
-    return fit((t for t in stream.transactions if t.account in normal), SMALL)
+    # With nothing compiled yet this takes a minute; a process that waits for it finds the compiled code on disk.
+    with one_at_a_time(tmp_path_factory.getbasetemp().parent):
+        fitted = fit((t for t in stream.transactions if t.account in normal), SMALL)
+        Engine(fitted).process(stream.transactions[0])
+    return fitted
 
 
 def with_settings(model: Model, **changes) -> Model:

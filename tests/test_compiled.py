@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from numba.core.types import Record
 
 from stream_ccsd.step import run
@@ -25,6 +26,7 @@ for sizes in sys.argv[1:]:
 """
 
 
+@pytest.mark.early
 def test_models_of_other_windows_are_the_same_whoever_compiled_first(tmp_path):
     """Each in a process of its own, then all in one that finds what the others left."""
     for name in ("stream_ccsd", "replay"):

@@ -1,18 +1,30 @@
 """The house rules that a machine can check: style, types, layers, layout. They run with the tests, so CI has them."""
 
 import ast
+import re
 import subprocess
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-CORE = [
-    p for p in (ROOT / "stream_ccsd").rglob("*.py") if not {"cli", "kafka"} & set(p.parts) and p.name != "__main__.py"
-]
+SOURCES = sorted(path for package in ("stream_ccsd", "replay", "offline") for path in (ROOT / package).rglob("*.py"))
+
+# The rooms of the house, in the order in which they may build on each other: each imports only from those before it.
+# The README's map shows them in this order, several in a row where that reads better.
+BASICS = ["errors", "status", "numeric", "progress", "vector", "memory", "writing", "calendar", "page", "settings"]
+METHOD = ["transaction", "codes", "account", "divergence", "library", "score", "alert", "step", "engine", "fitting"]
+CORE = [*BASICS, *METHOD, "clustering"]
+ORDER = [*CORE, "cli", "kafka", "replay", "offline"]
+# What the core does without: Kafka, tables, terminals.
+KAFKA = {"faust", "mode", "aiokafka", "aiohttp", "confluent_kafka", "prometheus_client", "rocksdict"}
+ABOVE_THE_CORE = {*KAFKA, "pandas", "river", "typer", "rich"}
 
 
+@pytest.mark.early
 @pytest.mark.parametrize("command", [["ruff", "check"], ["ruff", "format", "--check"], ["mypy"]], ids=" ".join)
 def test_static_checks(command):
     result = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True, check=False)
@@ -20,16 +32,61 @@ def test_static_checks(command):
 
 
 def imported(path: Path) -> set[str]:
+    """What a file imports, wherever in it, as far as that is a module: late imports count, too."""
     names = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names.add(node.module)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.module, f"{path} imports by a relative name"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
     return names
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "stream_ccsd" / "cli").glob("*.py")), ids=lambda p: p.name)
+def room(parts: Sequence[str]) -> str | None:
+    """The room of a module; None for what is not ours, and for the package's own front doors."""
+    if parts[0] in ("replay", "offline"):
+        return parts[0]
+    inner = parts[1] if parts[0] == "stream_ccsd" and len(parts) > 1 else "__init__"
+    return None if inner in ("__init__", "__main__") else inner
+
+
+def room_of(path: Path) -> str | None:
+    return room(path.relative_to(ROOT).with_suffix("").parts)
+
+
+def test_every_room_has_its_place_in_the_order():
+    assert {room_of(path) for path in SOURCES} - {None} == set(ORDER)
+
+
+@pytest.mark.parametrize("path", [p for p in SOURCES if room_of(p)], ids=lambda p: str(p.relative_to(ROOT)))
+def test_a_room_imports_only_from_rooms_before_it(path):
+    here = ORDER.index(room_of(path))
+    modules = [name.split(".") for name in imported(path)]
+    # What the package offers to others under its own name is taken from where it is made.
+    assert not [m for m in modules if m[0] == "stream_ccsd" and m[1:] and m[1] not in ORDER]
+    assert not {room(m) for m in modules} - {None, *ORDER[: here + 1]}
+    if ORDER[here] in CORE:
+        assert not {m[0] for m in modules} & ABOVE_THE_CORE
+
+
+def test_nothing_imports_the_tests():
+    assert not [path for path in SOURCES if any(name.partition(".")[0] == "tests" for name in imported(path))]
+
+
+def test_the_map_of_the_readme_has_this_order():
+    """Row by row; within a row, rooms are named as it reads best."""
+    rows = re.findall(r"^\| (`[^|]+`) *\|", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    named = [[Path(name).with_suffix("").parts for name in re.findall("`([^`]+)`", row)] for row in rows]
+    rooms = [[room(parts) or parts[-1] for parts in row] for row in named]
+    shown = [[ORDER.index(name) for name in row if name in ORDER] for row in rooms]
+    shown = [row for row in shown if row]
+    assert {"divergence", "engine", *ORDER[-4:]} <= {ORDER[place] for row in shown for place in row}
+    for before, after in pairwise(shown):
+        assert max(before) < min(after), [ORDER[place] for place in (*before, *after)]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_consoles_and_tables_are_made_in_one_place(path):
     """Where names stay names, and numbers are not cut."""
     made = {
@@ -40,15 +97,7 @@ def test_consoles_and_tables_are_made_in_one_place(path):
     assert path.name == "output.py" or not made & {"Console", "Table", "add_column"}
 
 
-@pytest.mark.parametrize("path", CORE, ids=lambda p: str(p.relative_to(ROOT)))
-def test_the_core_imports_nothing_above_it(path):
-    above = {"replay", "offline", "pandas", "faust", "river", "typer", "rich", "tests"}
-    assert not {name.partition(".")[0] for name in imported(path)} & above
-
-
-@pytest.mark.parametrize(
-    "path", [p for d in ("stream_ccsd", "replay", "offline") for p in (ROOT / d).rglob("*.py")], ids=str
-)
+@pytest.mark.parametrize("path", SOURCES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_nothing_is_pickled(path):
     forbidden = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
     assert not {name.partition(".")[0] for name in imported(path)} & forbidden

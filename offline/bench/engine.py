@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,9 +23,8 @@ from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
+from stream_ccsd.progress import Progress
 from stream_ccsd.transaction import Transaction, text_hash
-
-Progress = Callable[[int, int], None]
 
 _BATCH = 1000
 _NAIVE_EVENTS = 400

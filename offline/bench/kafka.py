@@ -32,6 +32,7 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.kafka.connection import parse_brokers
 from stream_ccsd.kafka.messages import transaction_message
+from stream_ccsd.progress import Progress
 from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Transaction
 
@@ -41,8 +42,6 @@ _LIBRARY_ACCOUNTS = 700
 # The first seconds at a rate are those of a cold broker and a new group.
 _WARM_UP = 20.0
 _PATIENCE = 300.0
-
-Progress = Callable[[int, int], None]
 
 
 def measure_kafka(broker: str | None, transactions: int, seconds: float, progress: Progress) -> dict[str, Any]:

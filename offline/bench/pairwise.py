@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from stream_ccsd.divergence import (
     time_bandwidth,
 )
 from stream_ccsd.numeric import FloatArray
+from stream_ccsd.progress import Progress
 
 # The slow forms are timed on this many pairs (at most all of them) and scaled.
 _DIRECT_PAIRS = 4000
@@ -33,9 +33,7 @@ _RIDGE = 1e-10
 _TAU = 0.05
 
 
-def measure_pairwise(
-    sizes: list[int], length: int, seed: int, data: Path | None, progress: Callable[[int, int], None]
-) -> dict[str, Any]:
+def measure_pairwise(sizes: list[int], length: int, seed: int, data: Path | None, progress: Progress) -> dict[str, Any]:
     """Seconds, memory and error for each size; sorted, so that the memory peak is that of the fast form."""
     dtw = peer("dtaidistance.dtw")
     problems = [("generated", _generated(n, length, seed)) for n in sorted(sizes)]

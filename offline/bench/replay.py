@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +17,14 @@ from replay.simulator import Town
 from replay.source import FileSource
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.model import Model
+from stream_ccsd.progress import Progress
 from stream_ccsd.settings import Settings
 
 # Share of the accounts that the model is fitted on; all of them are replayed.
 _FITTED = 0.5
 
 
-def measure_replay(data: Path | None, customers: int, progress: Callable[[int, int], None]) -> dict[str, Any]:
+def measure_replay(data: Path | None, customers: int, progress: Progress) -> dict[str, Any]:
     """Records a second both ways, the share of time outside scoring, and peak memory."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)

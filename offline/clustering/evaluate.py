@@ -26,8 +26,7 @@ from stream_ccsd.clustering.bandwidths import Bandwidths
 from stream_ccsd.clustering.medoids import Method
 from stream_ccsd.clustering.outputs import Output
 from stream_ccsd.divergence.weights import Weighting
-
-Progress = Callable[[int, int], None]
+from stream_ccsd.progress import Progress
 
 # Table 1 of the paper: tau and sigma it selected.
 PUBLISHED = {

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -19,10 +18,9 @@ from offline.fraud.paper import run_paper
 from offline.fraud.periods import run_periods
 from offline.fraud.stream import run_stream
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.progress import Progress
 from stream_ccsd.settings import Settings
 from stream_ccsd.writing import write_whole
-
-Progress = Callable[[int, int], None]
 
 # Part of every cache key: raised whenever a change of the code can change a result.
 RESULTS_VERSION = 2

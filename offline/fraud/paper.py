@@ -6,7 +6,6 @@ run with one stride for all accounts, which shows what remains of the result.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -20,10 +19,9 @@ from stream_ccsd.divergence import median_bandwidth
 from stream_ccsd.library.index import Index, Scratch, build_index
 from stream_ccsd.library.windows import AccountHistory, library_windows
 from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.progress import Progress
 from stream_ccsd.score.divergence import ChangeLaw, LocalLaw, build_change_law, divergence_score
 from stream_ccsd.settings import Settings
-
-Progress = Callable[[int, int], None]
 
 MIN_TRANSACTIONS = 80
 FRAUD_STRIDE = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from offline.fraud.stream import score_stream
 from replay.simulator import PATTERNS, simulate
 from stream_ccsd.fitting import fit
 from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.progress import Progress
 from stream_ccsd.settings import Settings
 
 # Share of the normal accounts that the model is fitted on; the others are streamed with the fraud accounts.
@@ -21,7 +21,7 @@ _FITTED = 0.5
 
 
 def run_patterns(
-    accounts: int, days: int, seed: int, settings: Settings, progress: Callable[[int, int], None] | None = None
+    accounts: int, days: int, seed: int, settings: Settings, progress: Progress | None = None
 ) -> dict[str, Any]:
     """One simulated stream: every score and baseline against each pattern alone.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,8 @@ from offline.fraud.stream import SCORES, score_stream
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.progress import Progress
 from stream_ccsd.settings import Settings
-
-Progress = Callable[[int, int], None]
 
 # Shares of the time axis: learn, choose the threshold, leave out, report.
 LEARN_UNTIL, VAL_UNTIL, TEST_FROM = 0.45, 0.60, 0.65

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +16,8 @@ from stream_ccsd.engine import Engine
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
 from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.progress import Progress
 from stream_ccsd.settings import Settings
-
-Progress = Callable[[int, int], None]
 
 SCORES = ("outcome", "habit", "divergence", "alert", "accumulated")
 _BATCH = 2000

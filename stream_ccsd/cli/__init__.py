@@ -1,1 +1,1 @@
-"""The command line: one module a group of commands, each a thin layer over the library."""
+"""What all commands share: how they are found, how they take options, show results and end."""

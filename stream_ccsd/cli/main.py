@@ -10,11 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stream_ccsd.cli import bench, evaluate
-from stream_ccsd.cli.alerts import alerts, explain
-from stream_ccsd.cli.fit import fit, simulate
-from stream_ccsd.cli.replay import replay
-from stream_ccsd.cli.worker import worker
+from stream_ccsd.cli.discovery import add_command, declared_commands
 from stream_ccsd.errors import StreamCcsdError
 
 _DEBUG = "--debug"
@@ -26,14 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # help texts are texts: brackets in them are no markup
 )
-app.command()(replay)
-app.command()(fit)
-app.command()(simulate)
-app.command()(alerts)
-app.command()(explain)
-app.command()(worker)
-app.add_typer(evaluate.app, name="evaluate")
-app.add_typer(bench.app, name="bench")
+for _command in declared_commands():
+    add_command(app, _command)
 
 
 def _print_version(wanted: bool) -> None:

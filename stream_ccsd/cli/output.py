@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,30 +20,13 @@ JsonOption = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE", help="Write the result as JSON to FILE; '-' is standard output."),
 ]
-DataRootOption = Annotated[
-    Path | None,
-    typer.Option("--data", envvar="STREAM_CCSD_DATA", help="Folder with the public data sets (banksim/, ucr/)."),
-]
-TransactionsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--data",
-        metavar="FILE",
-        help="Transactions: .csv, .jsonl (also .gz, .xz) or .parquet; by default a simulated stream.",
-    ),
-]
 
 
-class Report(Protocol):
+class Advance(Protocol):
     """Tells a bar how far the work is, and what else there is to say."""
 
     def __call__(self, done: int, total: int, note: str | None = None) -> None:
         """Without a note, the bar says how many of how many."""
-
-
-def cache_folder() -> Path:
-    """Where results that took minutes are kept between runs."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stream-ccsd"
 
 
 def check_target(target: str | None) -> None:
@@ -90,7 +72,7 @@ def plain_table(title: str, texts: Iterable[str] = (), numbers: Iterable[str] = 
 
 
 @contextmanager
-def progress_bar(console: Console | None = None) -> Iterator[Callable[[str], Report]]:
+def progress_bar(console: Console | None = None) -> Iterator[Callable[[str], Advance]]:
     """A bar, silent when not on a terminal; gives a maker of progress callbacks.
 
     On standard error, unless something else is printed meanwhile: then it must share that console.
@@ -104,7 +86,7 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[str], Rep
     )
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
 
-        def start(description: str) -> Report:
+        def start(description: str) -> Advance:
             task = bar.add_task(description, total=None, visible=False, note="")
 
             def report(done: int, total: int, note: str | None = None) -> None:

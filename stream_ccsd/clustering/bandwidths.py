@@ -10,11 +10,11 @@ import numpy as np
 
 from stream_ccsd.clustering.outputs import Output, slope
 from stream_ccsd.divergence.bandwidth import iqr_bandwidth, time_bandwidth
-from stream_ccsd.divergence.direct import Progress
 from stream_ccsd.divergence.pairwise import PairwiseDivergence
 from stream_ccsd.divergence.spectrum import effective_rank
 from stream_ccsd.divergence.weights import Weighting
 from stream_ccsd.numeric import FloatArray
+from stream_ccsd.progress import Progress
 
 # The paper's grids: a share of the length up to 1 and steps above it; multiples of the robust scale sigma_0.
 TAUS = (0.05, 0.10, 0.15, 0.20, 2.0, 5.0, 10.0, 20.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,7 @@ from stream_ccsd.clustering.medoids import k_medoids
 from stream_ccsd.clustering.outputs import Output
 from stream_ccsd.divergence.weights import Weighting
 from stream_ccsd.numeric import FloatArray, IntArray
+from stream_ccsd.progress import Progress
 
 # Outputs to choose among when nobody says: values alone cluster worse than slopes, or both, on most data sets.
 DEFAULT_OUTPUTS: tuple[Output, ...] = ("slope", "both")
@@ -36,7 +37,7 @@ def select_bandwidths(
     starts: int = 3,
     sample: int = 500,
     seed: int = 0,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Selected:
     """Try the grid on the series, or on a random ``sample`` of them; the first of equals is kept.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from os import cpu_count
 
@@ -13,8 +12,7 @@ from stream_ccsd.divergence.kernels import log_weighted_gaussian_sum, scaled
 from stream_ccsd.divergence.series import SeriesTable
 from stream_ccsd.divergence.weights import Weighting, pair_weights
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
-
-Progress = Callable[[int, int], None]
+from stream_ccsd.progress import Progress
 
 
 class DirectForm:

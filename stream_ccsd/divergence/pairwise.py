@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.linalg.blas import dgemm, dsyr2k, dsyrk
 
-from stream_ccsd.divergence.direct import DirectForm, Progress
+from stream_ccsd.divergence.direct import DirectForm
 from stream_ccsd.divergence.embedding import (
     Embedding,
     Waves,
@@ -22,6 +22,7 @@ from stream_ccsd.divergence.kernels import OutputKernel, check_bandwidth
 from stream_ccsd.divergence.series import SeriesTable
 from stream_ccsd.divergence.weights import Weighting
 from stream_ccsd.numeric import MACHINE_EPSILON, PAIRWISE_TOLERANCE, FloatArray
+from stream_ccsd.progress import Progress
 
 # Gram terms lie between 0 and 1. The product is made exact enough for terms down to this one; smaller ones, whose
 # logarithm would need more digits than the product has, are summed directly. A pair that far apart has a divergence of

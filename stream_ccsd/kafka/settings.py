@@ -8,10 +8,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
+
+import typer
 
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.kafka.connection import Security, is_topic, parse_brokers
+from stream_ccsd.kafka.connection import MECHANISMS, Security, is_topic, parse_brokers
 
 PREFIX = "STREAM_CCSD_"
 Guarantee = Literal["effectively-once", "best-effort"]
@@ -22,86 +24,96 @@ class WorkerSettingsError(StreamCcsdError):
     """A setting is unknown, missing or out of its range; says which and where it came from."""
 
 
+_TOPICS, _STATE, _WORK, _WEB, _SECURITY = "Topics", "State", "Work", "Operations", "Security"
+
+
+def _option(text: str, panel: str | None = None, metavar: str | None = None) -> Any:
+    """What the help says of a setting: this is the only place, and a test holds that each has it."""
+    return typer.Option(help=text, rich_help_panel=panel, metavar=metavar)
+
+
 @dataclass(frozen=True)
 class WorkerSettings:
     """What a worker is told. Everything but the secret can be a flag, a variable, or a line of a TOML file."""
 
-    broker: str = "kafka://127.0.0.1:9092"
-    """Brokers to begin with: kafka://host:port,host:port."""
-    model: Path | None = None
-    """Model directory of 'stream-ccsd fit'; a new model put in its place is picked up."""
-    group: str = "stream-ccsd"
-    """Consumer group, and the first part of the changelog's name: workers of one group share the work."""
+    broker: Annotated[str, _option("Brokers to begin with: kafka://host:port,host:port.")] = "kafka://127.0.0.1:9092"
+    model: Annotated[
+        Path | None, _option("Model of 'stream-ccsd fit'; a new one put in its place is picked up.", None, "DIR")
+    ] = None
+    group: Annotated[
+        str, _option("Consumer group, and the first part of the changelog's name: its workers share the work.")
+    ] = "stream-ccsd"
 
-    # Topics
-    transactions: str = "transactions"
-    """Topic to read: JSON, keyed by account."""
-    scores: str = "scores"
-    """Topic for one score a transaction."""
-    alerts: str = "alerts"
-    """Topic for alerts."""
-    dead_letters: str = "dead-letters"
-    """Topic for messages that had no effect, with the reason."""
-    partitions: int = 4
-    """Partitions of topics that have to be created."""
-    replication: int = 1
-    """Replication factor of topics that have to be created; 3 where there are three brokers."""
-    create_topics: bool = True
-    """Whether to create topics that are missing, or to say so and stop."""
-    columns: str = ""
-    """Which JSON field is what, like account=user,time=when; by default the fields' own names."""
-    check_key: bool = True
-    """Whether a message whose key is not its account is refused; otherwise trust the topic to be split by account."""
+    transactions: Annotated[str, _option("Topic to read: JSON, keyed by account.", _TOPICS)] = "transactions"
+    scores: Annotated[str, _option("Topic for one score a transaction.", _TOPICS)] = "scores"
+    alerts: Annotated[str, _option("Topic for alerts.", _TOPICS)] = "alerts"
+    dead_letters: Annotated[str, _option("Topic for messages that had no effect, with the reason.", _TOPICS)] = (
+        "dead-letters"
+    )
+    partitions: Annotated[int, _option("Of topics that have to be created.", _TOPICS)] = 4
+    replication: Annotated[
+        int, _option("Of topics that have to be created; 3 where there are three brokers.", _TOPICS)
+    ] = 1
+    create_topics: Annotated[bool, _option("Create topics that are missing, or say so and stop.", _TOPICS)] = True
+    columns: Annotated[
+        str, _option("JSON fields like account=user,time=when; by default their own names.", _TOPICS, "MAP")
+    ] = ""
+    check_key: Annotated[
+        bool,
+        _option("Refuse messages whose key is not their account, or trust the topic to be split by account.", _TOPICS),
+    ] = True
 
-    # State
-    store: Literal["rocksdb", "memory"] = "rocksdb"
-    """Where account states are kept beside the changelog."""
-    state_dir: Path = Path("worker-state")
-    """Folder of the rocksdb store: one a worker."""
-    standby_replicas: int = 0
-    """Further workers that follow each account's changelog, to take over without reading it first."""
+    store: Annotated[
+        Literal["rocksdb", "memory"], _option("Where account states are kept beside the changelog.", _STATE)
+    ] = "rocksdb"
+    state_dir: Annotated[Path, _option("Folder of the rocksdb store: one a worker.", _STATE, "DIR")] = Path(
+        "worker-state"
+    )
+    standby_replicas: Annotated[
+        int, _option("Further workers that follow each changelog, to take over without reading it first.", _STATE)
+    ] = 0
 
-    # Work
-    batch: int = 500
-    """At most so many transactions are scored and confirmed together."""
-    guarantee: Guarantee = "effectively-once"
-    """effectively-once confirms outputs before state; best-effort sends both at once and asks only the leader."""
-    commit_interval: float = 1.0
-    """Seconds between commits: how much is read again after a crash."""
-    session_timeout: float = 10.0
-    """Seconds after which a silent worker's partitions are given to others."""
-    heartbeat_interval: float = 2.0
-    """Seconds between signs of life to the group."""
-    threshold: float | None = None
-    """Alert threshold in nats; by default the model's."""
-    model_poll: float = 5.0
-    """Seconds between looks at the model directory."""
+    batch: Annotated[int, _option("At most so many transactions are scored and confirmed together.", _WORK)] = 500
+    guarantee: Annotated[
+        Guarantee,
+        _option("effectively-once confirms outputs before states; best-effort sends both at once.", _WORK),
+    ] = "effectively-once"
+    commit_interval: Annotated[
+        float, _option("Seconds between commits: how much is read again after a crash.", _WORK)
+    ] = 1.0
+    session_timeout: Annotated[
+        float, _option("Seconds after which a silent worker's partitions are given to others.", _WORK)
+    ] = 10.0
+    heartbeat_interval: Annotated[float, _option("Seconds between signs of life to the group.", _WORK)] = 2.0
+    threshold: Annotated[float | None, _option("Alert threshold in nats; by default the model's.", _WORK)] = None
+    model_poll: Annotated[float, _option("Seconds between looks at the model.", _WORK)] = 5.0
 
-    # Operations
-    web_host: str = "127.0.0.1"
-    """Address for /healthz, /readyz and /metrics."""
-    web_port: int = 6066
-    """Port for the same; 0 takes a free one."""
-    log_format: Literal["json", "text"] | None = None
-    """A JSON object a line, or text for people; by default text on a terminal."""
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """What is worth a line."""
+    web_host: Annotated[str, _option("Address for /healthz, /readyz and /metrics.", _WEB)] = "127.0.0.1"
+    web_port: Annotated[int, _option("Port for the same; 0 takes a free one.", _WEB)] = 6066
+    log_format: Annotated[
+        Literal["json", "text"] | None,
+        _option("A JSON object a line, or text for people; by default text on a terminal, else json.", _WEB),
+    ] = None
+    log_level: Annotated[Literal["debug", "info", "warning", "error"], _option("What is worth a line.", _WEB)] = "info"
 
-    # Security
-    tls: bool = False
-    """Whether to speak TLS with the broker."""
-    ca_file: Path | None = None
-    """Certificates to trust; by default the system's."""
-    cert_file: Path | None = None
-    """Client certificate, where the broker wants one."""
-    key_file: Path | None = None
-    """Its key."""
-    sasl_mechanism: str | None = None
-    """SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN."""
-    sasl_username: str | None = None
-    """Who logs in."""
-    sasl_password_file: Path | None = None
-    """File with the password and nothing else; or put it into STREAM_CCSD_SASL_PASSWORD."""
+    tls: Annotated[bool, _option("Speak TLS with the broker.", _SECURITY)] = False
+    ca_file: Annotated[Path | None, _option("Certificates to trust; by default the system's.", _SECURITY, "FILE")] = (
+        None
+    )
+    cert_file: Annotated[Path | None, _option("Client certificate, where the broker wants one.", _SECURITY, "FILE")] = (
+        None
+    )
+    key_file: Annotated[Path | None, _option("Its key.", _SECURITY, "FILE")] = None
+    sasl_mechanism: Annotated[str | None, _option(f"{', '.join(MECHANISMS[:-1])} or {MECHANISMS[-1]}.", _SECURITY)] = (
+        None
+    )
+    sasl_username: Annotated[str | None, _option("Who logs in.", _SECURITY)] = None
+    sasl_password_file: Annotated[
+        Path | None,
+        _option(
+            "File with the password and nothing else; or put it into STREAM_CCSD_SASL_PASSWORD.", _SECURITY, "FILE"
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         parse_brokers(self.broker)

@@ -8,15 +8,8 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from stream_ccsd.cli.output import (
-    DataRootOption,
-    JsonOption,
-    TransactionsOption,
-    check_target,
-    emit,
-    plain_table,
-    progress_bar,
-)
+from offline.commands.options import DataRootOption, TransactionsOption
+from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table, progress_bar
 from stream_ccsd.errors import StreamCcsdError
 
 app = typer.Typer(help="Measure speed and memory against peers, in one run on this machine.", no_args_is_help=True)

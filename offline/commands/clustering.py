@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
@@ -11,73 +12,79 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from stream_ccsd.cli.output import JsonOption, cache_folder, check_target, emit, plain_table, progress_bar
+from offline.commands.options import CacheOption, cache_folder
+from stream_ccsd.cli.command import with_options
+from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table, progress_bar
 from stream_ccsd.errors import StreamCcsdError
 
 
-def clustering(
+@dataclass(frozen=True)
+class ClusteringOptions:
+    """What ``stream-ccsd evaluate clustering`` is told."""
+
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data",
             metavar="DIR",
             help="Folder of data sets in the UCR archive's layout (Name/Name_TRAIN.tsv, .ts or .txt), or one with ucr/ "
             "in it; by default the Cylinder-Bell-Funnel problem is made on the spot.",
         ),
-    ] = None,
+    ] = None
     datasets: Annotated[
         str | None,
         typer.Option(help="Names, comma-separated, or all; by default all, with paper its four."),
-    ] = None,
-    protocol: Annotated[str, typer.Option(help="paper (Table 1) or full (no cap, slopes too, FasterPAM).")] = "full",
+    ] = None
+    protocol: Annotated[str, typer.Option(help="paper (Table 1) or full (no cap, slopes too, FasterPAM).")] = "full"
     distances: Annotated[
         str, typer.Option(help="Of ccsd, dtw, msm, ed. DTW and MSM take minutes on thousands of series.")
-    ] = "ccsd,ed",
-    weights: Annotated[str, typer.Option(help="one-sided, two-sided, or both, comma-separated.")] = "one-sided",
+    ] = "ccsd,ed"
+    weights: Annotated[str, typer.Option(help="one-sided, two-sided, or both, comma-separated.")] = "one-sided"
     outputs: Annotated[
         str, typer.Option(help="With full, what is compared: of value, slope, both (added), vector (slow).")
-    ] = "value,slope,both",
+    ] = "value,slope,both"
     cap: Annotated[
         int | None, typer.Option(min=2, help="Take at most so many series a part, classes in proportion.")
-    ] = None,
-    published: Annotated[bool, typer.Option(help="With paper: use Table 1's tau and sigma, choose nothing.")] = False,
-    tau: Annotated[float | None, typer.Option(help="Use this tau (up to 1: a share of length), with --sigma.")] = None,
-    sigma: Annotated[float | None, typer.Option(help="Use this sigma on values, with --tau.")] = None,
-    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write report.html with maps to DIR.")] = None,
-    use_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep and reuse DTW and MSM matrices.")] = True,
-    json_target: JsonOption = None,
-) -> None:
+    ] = None
+    published: Annotated[bool, typer.Option(help="With paper: use Table 1's tau and sigma, choose nothing.")] = False
+    tau: Annotated[float | None, typer.Option(help="Use this tau (up to 1: a share of length), with --sigma.")] = None
+    sigma: Annotated[float | None, typer.Option(help="Use this sigma on values, with --tau.")] = None
+    report: Annotated[Path | None, typer.Option(metavar="DIR", help="Write report.html with maps to DIR.")] = None
+    use_cache: CacheOption = True
+    json_target: JsonOption = None
+
+
+@with_options
+def clustering(options: ClusteringOptions) -> None:
     """Cluster labelled series by C-CSD and other distances; settings are chosen on TRAIN, judged on TEST."""
     from offline.clustering.distances import DISTANCES
     from offline.clustering.evaluate import Wanted, evaluate_clustering
     from stream_ccsd.clustering.outputs import Output
     from stream_ccsd.divergence.weights import Weighting
 
-    if protocol not in ("paper", "full"):
-        raise typer.BadParameter(f"expected paper or full, got {protocol!r}", param_hint="--protocol")
-    if (tau is None) != (sigma is None):
+    if options.protocol not in ("paper", "full"):
+        raise typer.BadParameter(f"expected paper or full, got {options.protocol!r}", param_hint="--protocol")
+    if (options.tau is None) != (options.sigma is None):
         raise typer.BadParameter("give --tau and --sigma together", param_hint="--tau")
     wanted = Wanted(
-        protocol,  # type: ignore[arg-type]
-        _names(distances, DISTANCES, "--distances"),
-        _names(weights, get_args(Weighting), "--weights"),
-        _names(outputs, get_args(Output), "--outputs"),
-        cap,
-        published,
-        None if tau is None or sigma is None else (tau, sigma),
+        options.protocol,  # type: ignore[arg-type]
+        _names(options.distances, DISTANCES, "--distances"),
+        _names(options.weights, get_args(Weighting), "--weights"),
+        _names(options.outputs, get_args(Output), "--outputs"),
+        options.cap,
+        options.published,
+        None if options.tau is None or options.sigma is None else (options.tau, options.sigma),
     )
-    check_target(json_target)
-    pictures: list[Any] | None = None if report is None else []
+    check_target(options.json_target)
+    pictures: list[Any] | None = None if options.report is None else []
     with progress_bar() as start:
-        sources = _sources(data, datasets, protocol)
-        result = evaluate_clustering(
-            sources, wanted, cache_folder() if use_cache else None, start("data sets and distances"), pictures
-        )
-    if report is not None and pictures is not None:
+        sources = _sources(options.data, options.datasets, options.protocol)
+        cache = cache_folder() if options.use_cache else None
+        result = evaluate_clustering(sources, wanted, cache, start("data sets and distances"), pictures)
+    if options.report is not None and pictures is not None:
         from offline.clustering.report import write_report
 
-        typer.echo(f"report: {write_report(result, pictures, report)}", err=True)
-    emit(result, json_target, _show)
+        typer.echo(f"report: {write_report(result, pictures, options.report)}", err=True)
+    emit(result, options.json_target, _show)
 
 
 def _names(given: str, known: Any, option: str) -> tuple[Any, ...]:
@@ -97,19 +104,19 @@ def _sources(data: Path | None, datasets: str | None, protocol: str) -> list[Cal
             raise StreamCcsdError("--datasets needs --data: the folder that holds them")
         return [cylinder_bell_funnel]
     root = data / "ucr" if (data / "ucr").is_dir() else data
-    found = dataset_names(root)
-    if not found:
+    known = dataset_names(root)
+    if not known:
         raise StreamCcsdError(f"no data sets in {root}: expected folders like Coffee/ with Coffee_TRAIN.tsv in it")
     if datasets is None:
-        paper = [name for name in PAPER_DATASETS if name in found]
-        names = (paper or found) if protocol == "paper" else found
+        paper = [name for name in PAPER_DATASETS if name in known]
+        names = (paper or known) if protocol == "paper" else known
     elif datasets == "all":
-        names = found
+        names = known
     else:
         names = [name.strip() for name in datasets.split(",")]
-        unknown = [name for name in names if name not in found]
+        unknown = [name for name in names if name not in known]
         if unknown:
-            raise StreamCcsdError(f"no data set {unknown[0]!r} in {root}; there are {', '.join(found)}")
+            raise StreamCcsdError(f"no data set {unknown[0]!r} in {root}; there are {', '.join(known)}")
     return [partial(load_dataset, root, name) for name in names]
 
 

@@ -3,83 +3,85 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
+from replay.commands.kafka import KafkaConfigOption, send
+from replay.commands.options import EncodingOption, SettingsOption, chosen_settings, file_calendar, stream_time
 from stream_ccsd.calendar import Calendar
-from stream_ccsd.cli.kafka import KafkaConfigOption, send
-from stream_ccsd.cli.options import (
-    ColumnsOption,
-    EncodingOption,
-    SettingsOption,
-    chosen_settings,
-    columns_schema,
-    file_calendar,
-    stream_time,
-)
-from stream_ccsd.cli.output import JsonOption, Report, check_target, emit, make_console, plain_table, progress_bar
+from stream_ccsd.cli.command import given_flags, with_options
+from stream_ccsd.cli.options import ColumnsOption, columns_schema
+from stream_ccsd.cli.output import Advance, JsonOption, check_target, emit, make_console, plain_table, progress_bar
 from stream_ccsd.cli.signals import DEAD_LETTERS, STOPPED, stoppable
 from stream_ccsd.errors import StreamCcsdError
 
 _SHOWN = 12
 
-# From, until, accounts, and accounts that are left out.
-_Wanted = tuple[str | None, str | None, str | None, frozenset[str]]
 
+@dataclass(frozen=True)
+class ReplayOptions:
+    """What ``stream-ccsd replay`` is told."""
 
-def replay(
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data",
             metavar="FILE",
             help="Transactions in order of arrival: .csv, .jsonl (also .gz, .xz) or .parquet. "
             "By default, a simulated town.",
         ),
-    ] = None,
-    model: Annotated[Path | None, typer.Option(metavar="DIR", help="Model from 'stream-ccsd fit'.")] = None,
-    columns: ColumnsOption = "",
-    encoding: EncodingOption = None,
-    label: Annotated[
-        str | None, typer.Option(help="Label column, for the summary only; the engine never sees it.")
-    ] = None,
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the outputs.")] = Path("replay-output"),
+    ] = None
+    model: Annotated[Path | None, typer.Option(metavar="DIR", help="Model from 'stream-ccsd fit'.")] = None
+    columns: ColumnsOption = ""
+    encoding: EncodingOption = None
+    label: Annotated[str | None, typer.Option(help="Label column, for the summary only; the engine never sees it.")] = (
+        None
+    )
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder for the outputs.")] = Path("replay-output")
     state: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Keep everything in this SQLite file: stop and resume at will.")
-    ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on where the state file stopped.")] = False,
+    ] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Go on where the state file stopped.")] = False
     speed: Annotated[
         str, typer.Option(help="max, 10x (units of the stream's time a second), or 500 (events a second).")
-    ] = "max",
+    ] = "max"
     start: Annotated[
         str | None,
         typer.Option("--from", metavar="TIME", help="Leave out what happened before this time: a number or a date."),
-    ] = None,
+    ] = None
     until: Annotated[
         str | None, typer.Option(metavar="TIME", help="Leave out what happened at this time or later.")
-    ] = None,
+    ] = None
     accounts: Annotated[
         str | None, typer.Option(help="Only these accounts: comma-separated, or @FILE with one a line.")
-    ] = None,
-    sort: Annotated[bool, typer.Option("--sort", help="Sort the file by time first; holds it in memory.")] = False,
-    unseen: Annotated[bool, typer.Option("--unseen", help="Leave out accounts the model was fitted on.")] = False,
+    ] = None
+    sort: Annotated[bool, typer.Option("--sort", help="Sort the file by time first; holds it in memory.")] = False
+    unseen: Annotated[bool, typer.Option("--unseen", help="Leave out accounts the model was fitted on.")] = False
     to: Annotated[
         str | None,
         typer.Option(metavar="URL", help="Send the transactions to kafka://host:port/topic instead of scoring them."),
-    ] = None,
-    kafka_config: KafkaConfigOption = None,
-    threshold: Annotated[float | None, typer.Option(help="Alert threshold in nats; by default the model's.")] = None,
-    customers: Annotated[int, typer.Option(help="Of the simulated town.", min=10, max=10**9)] = 400,
-    days: Annotated[int, typer.Option(help="Of the simulated town.", min=10, max=100_000)] = 120,
-    seed: Annotated[int, typer.Option(help="Of the simulated town.", min=0, max=2**63 - 1)] = 0,
-    settings: SettingsOption = None,
-    every: Annotated[bool, typer.Option("--all", help=f"Print every alert, not only the first {_SHOWN}.")] = False,
-    json_target: JsonOption = None,
-) -> None:
+    ] = None
+    kafka_config: KafkaConfigOption = None
+    threshold: Annotated[float | None, typer.Option(help="Alert threshold in nats; by default the model's.")] = None
+    customers: Annotated[int, typer.Option(help="Of the simulated town.", min=10, max=10**9)] = 400
+    days: Annotated[int, typer.Option(help="Of the simulated town.", min=10, max=100_000)] = 120
+    seed: Annotated[int, typer.Option(help="Of the simulated town.", min=0, max=2**63 - 1)] = 0
+    settings: SettingsOption = None
+    every: Annotated[bool, typer.Option("--all", help=f"Print every alert, not only the first {_SHOWN}.")] = False
+    json_target: JsonOption = None
+
+
+# What only a file has, and what only scoring needs.
+_OF_A_FILE = ("model", "label", "accounts", "columns", "start", "until", "unseen", "sort", "encoding")
+_OF_SCORING = ("model", "state", "unseen", "threshold", "settings")
+
+
+@with_options
+def replay(options: ReplayOptions) -> None:
     """Replay transactions as a stream: alerts as they happen, a summary, scores and a report at the end.
 
     Without --data it simulates a town, fits a model on some of its normal accounts and streams the others.
@@ -88,69 +90,61 @@ def replay(
     """
     from replay.pace import Pace
     from replay.session import Session
-    from stream_ccsd.alert.threshold import checked_threshold
 
-    check_target(json_target)
-    if resume and state is None:
-        raise StreamCcsdError("--resume needs --state: the file to go on with")
-    if threshold is not None:
-        checked_threshold(threshold)
-    pace = Pace.parse(speed)
-    console = make_console(stderr=json_target == "-")
-    if data is None:
-        _refuse(
-            "need --data: a file to replay",
-            model=model,
-            label=label,
-            accounts=accounts,
-            columns=columns or None,
-            from_=start,
-            until=until,
-            unseen=unseen or None,
-            sort=sort or None,
-            encoding=encoding,
-        )
-    elif settings:
-        raise StreamCcsdError("--set is for the simulated town: the settings of a file's model are chosen by 'fit'")
-    if to is not None:
-        _refuse(
-            "score something, --to only sends",
-            model=model,
-            state=state,
-            unseen=unseen or None,
-            threshold=threshold,
-            set=settings,
-        )
-        chosen: _Wanted = (start, until, accounts, frozenset())
-        if data is None:
-            sent = _simulated_source(customers, days, seed)
-        else:
-            sent = _file(data, columns, encoding, label, chosen, sort, None)
-        send(sent, to, kafka_config, pace, out, console, json_target)
+    _check(options)
+    pace = Pace.parse(options.speed)
+    console = make_console(stderr=options.json_target == "-")
+    if options.to is not None:
+        source = _simulated_source(options) if options.data is None else _file(options.data, options)
+        send(source, options.to, options.kafka_config, pace, options.out, console, options.json_target)
         return
     with progress_bar(console) as begin:
-        if data is None:
+        if options.data is None:
             from replay.simulated import simulated_replay
 
-            fitted, source = simulated_replay(customers, days, seed, chosen_settings(settings), begin("fitting"))
+            settings = chosen_settings(options.settings)
+            model, source = simulated_replay(options.customers, options.days, options.seed, settings, begin("fitting"))
         else:
-            fitted = _loaded(data, model)
-            wanted: _Wanted = (start, until, accounts, frozenset(fitted.accounts) if unseen else frozenset())
-            source = _file(data, columns, encoding, label, wanted, sort, fitted.calendar)
-        session = Session(source, fitted, out, state, resume, threshold)
+            model = _loaded(options.data, options.model)
+            source = _file(options.data, options, model)
+        session = Session(source, model, options.out, options.state, options.resume, options.threshold)
         show = begin("replaying")
         with stoppable() as stop:
             result = session.run(
                 pace=pace,
                 stop=stop,
-                on_alert=_printer(console, every, fitted.calendar),
+                on_alert=_printer(console, options.every, model.calendar),
                 progress=_progress(show, source),
             )
-    emit(result, json_target, _show)
+    emit(result, options.json_target, _show)
     if not result["complete"]:
         raise typer.Exit(STOPPED)
     if result["dead_letters"]:
         raise typer.Exit(DEAD_LETTERS)
+
+
+def _check(options: ReplayOptions) -> None:
+    """Everything that can be wrong with the options together, before there is work."""
+    from stream_ccsd.alert.threshold import checked_threshold
+
+    check_target(options.json_target)
+    if options.resume and options.state is None:
+        raise StreamCcsdError("--resume needs --state: the file to go on with")
+    if options.threshold is not None:
+        checked_threshold(options.threshold)
+    if options.data is None:
+        _refuse(options, _OF_A_FILE, "need --data: a file to replay")
+    elif options.settings:
+        raise StreamCcsdError("--set is for the simulated town: the settings of a file's model are chosen by 'fit'")
+    if options.to is not None:
+        _refuse(options, _OF_SCORING, "score something, --to only sends")
+
+
+def _refuse(options: ReplayOptions, names: tuple[str, ...], why: str) -> None:
+    """Options that would be ignored are an error, not a surprise."""
+    given = given_flags(options, names)
+    if given:
+        raise StreamCcsdError(f"{', '.join(given)} {why}")
 
 
 def _loaded(data: Path, model: Path | None) -> Any:
@@ -164,37 +158,27 @@ def _loaded(data: Path, model: Path | None) -> Any:
     return Model.load(model)
 
 
-def _refuse(why: str, **options: Any) -> None:
-    """Options that would be ignored are an error, not a surprise."""
-    given = [f"--{name.strip('_')}" for name, value in options.items() if value is not None]
-    if given:
-        raise StreamCcsdError(f"{', '.join(given)} {why}")
-
-
-def _file(
-    data: Path,
-    columns: str,
-    encoding: str | None,
-    label: str | None,
-    wanted: _Wanted,
-    sort: bool,
-    calendar: Calendar | None,
-) -> Any:
+def _file(data: Path, options: ReplayOptions, model: Any = None) -> Any:
     """The file as a source; without a model's calendar, dates are understood by the file's own times."""
     from replay.source import FileSource, SortedSource, Wanted
     from stream_ccsd.settings import Settings
 
     _check_file(data)
-    start, until, accounts, without = wanted
-    schema = columns_schema(columns)
+    schema = columns_schema(options.columns)
 
-    def known() -> Calendar:
-        return calendar or file_calendar(FileSource(data, schema, encoding=encoding), Settings())
+    def calendar() -> Calendar:
+        if model is not None:
+            return cast(Calendar, model.calendar)
+        return file_calendar(FileSource(data, schema, encoding=options.encoding), Settings())
 
-    times = stream_time(start, "--from", known), stream_time(until, "--until", known)
-    chosen = Wanted(*times, _account_names(accounts), without)
-    source = FileSource(data, schema, label=label, encoding=encoding, wanted=chosen)
-    return SortedSource(source) if sort else source
+    wanted = Wanted(
+        stream_time(options.start, "--from", calendar),
+        stream_time(options.until, "--until", calendar),
+        _account_names(options.accounts),
+        frozenset(model.accounts) if options.unseen else frozenset(),
+    )
+    source = FileSource(data, schema, label=options.label, encoding=options.encoding, wanted=wanted)
+    return SortedSource(source) if options.sort else source
 
 
 def _check_file(data: Path) -> None:
@@ -205,12 +189,12 @@ def _check_file(data: Path) -> None:
         pass
 
 
-def _simulated_source(customers: int, days: int, seed: int) -> Any:
+def _simulated_source(options: ReplayOptions) -> Any:
     from replay.simulator import simulate
     from replay.source import ListSource
 
-    stream = simulate(accounts=customers, days=days, seed=seed)
-    return ListSource(f"simulated stream, seed {seed}", stream.transactions, stream.fraud)
+    stream = simulate(accounts=options.customers, days=options.days, seed=options.seed)
+    return ListSource(f"simulated stream, seed {options.seed}", stream.transactions, stream.fraud)
 
 
 def _account_names(text: str | None) -> frozenset[str] | None:
@@ -241,7 +225,7 @@ def _printer(console: Console, every: bool, calendar: Calendar) -> Callable[[Any
     return show
 
 
-def _progress(show: Report, source: Any) -> Callable[[Any, Any], None]:
+def _progress(show: Advance, source: Any) -> Callable[[Any, Any], None]:
     alerts = 0
 
     def progress(clock: Any, harvest: Any) -> None:

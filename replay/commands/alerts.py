@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,9 +14,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from replay.commands.kafka import KafkaConfigOption, follow
+from replay.commands.options import OptionalStateOption, StateOption, check_account, number_or_date, stream_time
 from stream_ccsd.calendar import Calendar, alert_moment
-from stream_ccsd.cli.kafka import KafkaConfigOption, follow
-from stream_ccsd.cli.options import OptionalStateOption, StateOption, account_name, number_or_date, stream_time
+from stream_ccsd.cli.command import with_options
 from stream_ccsd.cli.output import JsonOption, check_target, emit, make_console, plain_table
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.writing import check_writable, write_whole
@@ -30,17 +32,20 @@ _ALL = 2**63 - 1
 _Rows = list[dict[str, Any]]
 
 
-def alerts(
-    state: OptionalStateOption = None,
+@dataclass(frozen=True)
+class AlertsOptions:
+    """What ``stream-ccsd alerts`` is told."""
+
+    state: OptionalStateOption = None
     source: Annotated[
         str | None,
         typer.Option("--from", metavar="URL", help="Follow workers' alerts live: kafka://host:port[/topic]."),
-    ] = None,
-    account: Annotated[str | None, typer.Option(help="Only of this account.")] = None,
+    ] = None
+    account: Annotated[str | None, typer.Option(help="Only of this account.")] = None
     since: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="Only from this time of the stream on: its number, or a date (ISO 8601)."),
-    ] = None,
+    ] = None
     style: Annotated[
         str,
         typer.Option(
@@ -48,38 +53,50 @@ def alerts(
             help="table, json (a line each), csv or parquet. In csv, texts that a spreadsheet would run as a formula "
             "begin with an apostrophe; json and parquet are exact.",
         ),
-    ] = "table",
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file; parquet needs one.")] = None,
+    ] = "table"
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file; parquet needs one.")] = None
     limit: Annotated[
         int | None, typer.Option(min=1, help="At most so many: the newest of a file, the next of a topic.")
-    ] = None,
+    ] = None
     beginning: Annotated[
         bool, typer.Option("--beginning", help="With --from: all alerts that the topic holds, not only new ones.")
-    ] = False,
-    kafka_config: KafkaConfigOption = None,
-) -> None:
+    ] = False
+    kafka_config: KafkaConfigOption = None
+
+
+@with_options
+def alerts(options: AlertsOptions) -> None:
     """List and export alerts of a replay, also while it runs; or follow those of Kafka workers as they come."""
-    if (state is None) == (source is None):
+    if (options.state is None) == (options.source is None):
         raise StreamCcsdError("name one place: --state FILE of a replay, or --from kafka://host:port of workers")
-    account = account_name(account)
-    if source is not None:
-        if out is not None:
-            raise StreamCcsdError("--out is for alerts of a file; those of a topic go to standard output")
-        late_enough = _since(since)
+    check_account(options.account)
+    if options.state is None:
+        _follow(options)
+    else:
+        _list(options.state, options)
 
-        def wanted(alert: dict[str, Any]) -> bool:
-            return (account is None or alert["account"] == account) and late_enough(alert)
 
-        follow(source, kafka_config, beginning, limit, wanted, style)
-        return
+def _follow(options: AlertsOptions) -> None:
+    if options.out is not None:
+        raise StreamCcsdError("--out is for alerts of a file; those of a topic go to standard output")
+    late_enough = _since(options.since)
+
+    def wanted(alert: dict[str, Any]) -> bool:
+        return options.account in (None, alert["account"]) and late_enough(alert)
+
+    assert options.source is not None
+    follow(options.source, options.kafka_config, options.beginning, options.limit, wanted, options.style)
+
+
+def _list(state: Path, options: AlertsOptions) -> None:
+    style, out = options.style, options.out
     if style not in ("table", "json", "csv", "parquet"):
         raise typer.BadParameter(f"expected table, json, csv or parquet, got {style!r}", param_hint="--format")
     if style == "parquet" and out is None:
         raise StreamCcsdError("parquet is not for a terminal: name a file with --out")
     if out is not None:
         check_writable(out)
-    assert state is not None
-    rows, calendar = _stored(state, account, since, limit)
+    rows, calendar = _stored(state, options.account, options.since, options.limit)
     if style == "table" and out is None:
         _show_table(rows, calendar)
     elif out is None:
@@ -173,7 +190,7 @@ def explain(
     path = Path(picture_name(account)) if out is None else out
     picture_kind(path)
     check_writable(path)
-    account_name(account)
+    check_account(account)
     opened = StateFile.open(state, read_only=True)
     try:
         found = Explanation.of(opened, account)

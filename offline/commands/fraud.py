@@ -1,7 +1,8 @@
-"""``stream-ccsd evaluate``: does it reproduce the paper, and would it work on a stream?"""
+"""``stream-ccsd evaluate fraud``: does it reproduce the paper, and would it work on a stream?"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
 from typing import Annotated, Any
@@ -10,40 +11,38 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from stream_ccsd.cli.clustering import clustering
+from offline.commands.options import CacheOption, cache_folder
+from stream_ccsd.cli.command import with_options
 from stream_ccsd.cli.options import ColumnsOption, columns_schema
-from stream_ccsd.cli.output import JsonOption, cache_folder, check_target, emit, plain_table, progress_bar
+from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table, progress_bar
 from stream_ccsd.errors import StreamCcsdError
-
-app = typer.Typer(help="Evaluate on labelled data, with the engine's own core.", no_args_is_help=True)
-
-app.command()(clustering)
 
 Runs = list[dict[str, Any]]
 
 
-@app.command()
-def fraud(
+@dataclass(frozen=True)
+class FraudOptions:
+    """What ``stream-ccsd evaluate fraud`` is told."""
+
     data: Annotated[
         Path | None,
         typer.Option(
-            "--data",
             metavar="FILE",
             help="Labelled transactions: .csv, .jsonl (.gz, .xz), .parquet; by default simulated, pattern by pattern.",
         ),
-    ] = None,
+    ] = None
     protocol: Annotated[
         str, typer.Option(help="stream (causal, label-blind), paper, both, or time (early against late).")
-    ] = "stream",
-    seeds: Annotated[str, typer.Option(help="Seeds of the account split, comma-separated.")] = "0",
+    ] = "stream"
+    seeds: Annotated[str, typer.Option(help="Seeds of the account split, comma-separated.")] = "0"
     ablation: Annotated[
         bool, typer.Option(help="With the paper's protocol: its ablations, and one stride for all accounts.")
-    ] = True,
-    baselines: Annotated[bool, typer.Option(help="Run the baselines on the same rows.")] = True,
-    sigma_x: Annotated[float | None, typer.Option(help="Fix the window bandwidth (paper 9.649).")] = None,
-    sigma_y: Annotated[float | None, typer.Option(help="Fix the change bandwidth (paper 1.016).")] = None,
-    label: Annotated[str, typer.Option(help="Label column, 0 or 1.")] = "fraud",
-    columns: ColumnsOption = "",
+    ] = True
+    baselines: Annotated[bool, typer.Option(help="Run the baselines on the same rows.")] = True
+    sigma_x: Annotated[float | None, typer.Option(help="Fix the window bandwidth (paper 9.649).")] = None
+    sigma_y: Annotated[float | None, typer.Option(help="Fix the change bandwidth (paper 1.016).")] = None
+    label: Annotated[str, typer.Option(help="Label column, 0 or 1.")] = "fraud"
+    columns: ColumnsOption = ""
     report: Annotated[
         Path | None,
         typer.Option(
@@ -51,10 +50,13 @@ def fraud(
             help="Write report.html with plots to DIR; with the paper's protocol "
             "it takes some minutes more, for the sensitivity to K, rho and eta.",
         ),
-    ] = None,
-    use_cache: Annotated[bool, typer.Option("--cache/--no-cache", help="Keep and reuse results.")] = True,
-    json_target: JsonOption = None,
-) -> None:
+    ] = None
+    use_cache: CacheOption = True
+    json_target: JsonOption = None
+
+
+@with_options
+def fraud(options: FraudOptions) -> None:
     """Fraud on VAL and TEST accounts: rankings, operating points, detection delay, baselines beside them.
 
     The paper's protocol takes windows more densely where the label says fraud; the stream protocol cannot know labels.
@@ -63,35 +65,37 @@ def fraud(
     from offline.fraud.evaluate import evaluate_fraud
     from stream_ccsd.settings import Settings
 
-    protocols = {"both": ["paper", "stream"]}.get(protocol, [protocol])
+    protocols = {"both": ["paper", "stream"]}.get(options.protocol, [options.protocol])
     if protocols[0] not in ("paper", "stream", "time"):
-        raise typer.BadParameter(f"expected stream, paper, both or time, got {protocol!r}", param_hint="--protocol")
+        raise typer.BadParameter(
+            f"expected stream, paper, both or time, got {options.protocol!r}", param_hint="--protocol"
+        )
     try:
-        numbers = [int(s) for s in seeds.split(",")]
+        seeds = [int(s) for s in options.seeds.split(",")]
     except ValueError as error:
-        raise typer.BadParameter(f"expected numbers like 0,1,2, got {seeds!r}", param_hint="--seeds") from error
-    check_target(json_target)
-    if data is None:
-        _patterns(numbers, report, json_target)
+        raise typer.BadParameter(f"expected numbers like 0,1,2, got {options.seeds!r}", param_hint="--seeds") from error
+    check_target(options.json_target)
+    if options.data is None:
+        _patterns(seeds, options.report, options.json_target)
         return
     with progress_bar() as start:
-        labelled = load_labelled(data, columns_schema(columns), label)
+        labelled = load_labelled(options.data, columns_schema(options.columns), options.label)
         result = evaluate_fraud(
             labelled,
             protocols,
-            numbers,
-            Settings(sigma_x=sigma_x, sigma_y=sigma_y),
-            full_table=ablation,
-            baselines=baselines,
-            sensitivity=report is not None and "paper" in protocols,
-            cache=cache_folder() if use_cache else None,
+            seeds,
+            Settings(sigma_x=options.sigma_x, sigma_y=options.sigma_y),
+            full_table=options.ablation,
+            baselines=options.baselines,
+            sensitivity=options.report is not None and "paper" in protocols,
+            cache=cache_folder() if options.use_cache else None,
             progress=start("runs"),
         )
-    if report is not None:
+    if options.report is not None:
         from offline.fraud.report import write_report
 
-        typer.echo(f"report: {write_report(result, report)}", err=True)
-    emit(result, json_target, _show)
+        typer.echo(f"report: {write_report(result, options.report)}", err=True)
+    emit(result, options.json_target, _show)
 
 
 def _patterns(seeds: list[int], report: Path | None, json_target: str | None) -> None:

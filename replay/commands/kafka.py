@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -89,6 +88,8 @@ def follow(
     url: str, config: Path | None, beginning: bool, limit: int | None, wanted: Callable[[Any], bool], style: str
 ) -> None:
     """Alerts off a topic as they come, until Ctrl-C."""
+    import asyncio
+
     if style not in ("table", "json"):
         raise StreamCcsdError(f"alerts off a topic come as table or json, not as {style}")
     with _kafka_extra():

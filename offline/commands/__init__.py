@@ -1,0 +1,1 @@
+"""The commands that evaluate and measure: evaluate, bench."""

@@ -1,0 +1,1 @@
+"""The commands of a replay: replay, fit, simulate, alerts, explain."""

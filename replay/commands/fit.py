@@ -1,0 +1,137 @@
+"""``stream-ccsd fit`` and ``stream-ccsd simulate``: a model from a file, and a file from nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from replay.commands.options import EncodingOption, SettingsOption, chosen_settings, file_calendar, stream_time
+from stream_ccsd.calendar import Calendar
+from stream_ccsd.cli.command import with_options
+from stream_ccsd.cli.options import ColumnsOption, columns_schema
+from stream_ccsd.cli.output import JsonOption, check_target, emit, progress_bar
+from stream_ccsd.errors import StreamCcsdError
+
+
+@dataclass(frozen=True)
+class FitOptions:
+    """What ``stream-ccsd fit`` is told."""
+
+    data: Annotated[Path, typer.Option(metavar="FILE", help="Transactions: .csv, .jsonl (.gz, .xz), .parquet.")]
+    model: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the model.")]
+    columns: ColumnsOption = ""
+    encoding: EncodingOption = None
+    label: Annotated[
+        str | None, typer.Option(help="Leave out accounts with a 1 in this column: fit on what is known to be normal.")
+    ] = None
+    share: Annotated[float, typer.Option(help="Fit on so large a random share of the accounts (0 < s <= 1).")] = 1.0
+    seed: Annotated[int, typer.Option(help="Of that share.", min=0, max=2**63 - 1)] = 0
+    until: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Use only what happened before this time: a number or a date.")
+    ] = None
+    settings: SettingsOption = None
+    json_target: JsonOption = None
+
+
+@with_options
+def fit(options: FitOptions) -> None:
+    """Fit a model on the transactions of accounts taken to be normal.
+
+    With a share below 1, the others can be replayed unseen: stream-ccsd replay --data FILE --model DIR --unseen.
+    """
+    from replay.fitting import fit_file
+    from replay.source import FileSource
+
+    check_target(options.json_target)
+    if not 0 < options.share <= 1:
+        raise typer.BadParameter(f"expected a number above 0, up to 1, got {options.share}", param_hint="--share")
+    if not options.data.is_file():
+        raise StreamCcsdError(f"there is no file {options.data}")
+    settings, schema = chosen_settings(options.settings), columns_schema(options.columns)
+    source = FileSource(options.data, schema, encoding=options.encoding)
+    until = stream_time(options.until, "--until", lambda: file_calendar(source, settings))
+    with progress_bar() as start:
+        fitted = fit_file(
+            options.data,
+            settings,
+            schema=schema,
+            encoding=options.encoding,
+            label=options.label,
+            share=options.share,
+            seed=options.seed,
+            until=until,
+            progress=start("calibrating"),
+        )
+    fitted.model.save(options.model)
+    facts = {
+        "model": fitted.model.version,
+        "folder": str(options.model),
+        "accounts": len(fitted.accounts),
+        "left_out": fitted.left_out_label + fitted.left_out_share,
+        "left_out_label": fitted.left_out_label,
+        "left_out_share": fitted.left_out_share,
+        "refused": fitted.refused,
+        "threshold": fitted.model.threshold,
+        "calendar": fitted.model.calendar.to_dict(),
+        **fitted.model.facts,
+    }
+    emit(facts, options.json_target, _show)
+
+
+def _show(console: Console, facts: dict[str, Any]) -> None:
+    console.print(
+        f"model {facts['model']} in {escape(facts['folder'])}: learnt from {facts['accounts']:,} accounts "
+        f"({facts['library_windows']:,} library windows), calibrated on {facts['held_out_accounts']:,} held out of it"
+    )
+    console.print(
+        f"left out: {facts['left_out_label']:,} accounts for their label, {facts['left_out_share']:,} by chance "
+        f"(--share); {facts['refused']:,} records refused"
+    )
+    calendar = Calendar.from_dict(facts["calendar"])
+    if calendar.origin is not None:
+        console.print(f"times are {calendar.unit} since {calendar.show(0.0)} ({calendar.origin.tzname()})")
+    else:
+        named = "plain numbers" if calendar.unit == "number" else f"{calendar.unit} since an unknown moment"
+        console.print(f"times are {named}: --set time_unit=... --set time_origin=... would give them dates")
+
+
+@dataclass(frozen=True)
+class SimulateOptions:
+    """What ``stream-ccsd simulate`` is told."""
+
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where to: .csv, .csv.gz or .parquet.")]
+    customers: Annotated[int, typer.Option(help="How many.", min=1, max=10**9)] = 1000
+    days: Annotated[int, typer.Option(help="How long.", min=1, max=100_000)] = 120
+    fraud_share: Annotated[float, typer.Option(help="Share of the customers that suffer fraud.", min=0, max=1)] = 0.05
+    merchants: Annotated[int, typer.Option(help="How many.", min=10, max=10**7)] = 250
+    seed: Annotated[int, typer.Option(help="The same seed gives the same file.", min=0, max=2**63 - 1)] = 0
+    json_target: JsonOption = None
+
+
+@with_options
+def simulate(options: SimulateOptions) -> None:
+    """Write a simulated stream of any size to a file, with its labels (columns fraud and pattern), for load tests.
+
+    A customer makes about 1.15 transactions a day: a million customers for ten days are some 11 million rows.
+    """
+    from replay.simulated import write_simulated
+    from replay.simulator import Town
+
+    check_target(options.json_target)
+    with progress_bar() as start:
+        town = Town(options.customers, options.days, options.fraud_share, options.merchants, options.seed)
+        rows, frauds = write_simulated(town, options.out, start("days"))
+    facts = {
+        "file": str(options.out),
+        "transactions": rows,
+        "fraudulent": frauds,
+        "customers": options.customers,
+        "days": options.days,
+    }
+    text = f"{rows:,} transactions, {frauds:,} of them fraud: {escape(str(options.out))}"
+    emit(facts, options.json_target, lambda console, _: console.print(text))

@@ -1,0 +1,98 @@
+"""Options that several commands of a replay share, and what they mean."""
+
+from __future__ import annotations
+
+import codecs
+import math
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from stream_ccsd.calendar import Calendar, CalendarError, parse_moment
+from stream_ccsd.errors import StreamCcsdError
+
+
+def _known_encoding(name: str | None) -> str | None:
+    try:
+        if name is not None:
+            codecs.lookup(name)
+    except (LookupError, ValueError) as error:
+        raise typer.BadParameter(f"no text encoding is called {name!r}; utf-8 and latin-1 are") from error
+    return name
+
+
+EncodingOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Text encoding of the file; by default UTF-8, or what its byte order mark says.", callback=_known_encoding
+    ),
+]
+SettingsOption = Annotated[
+    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the engine, like alert_rate=1e-4.")
+]
+OptionalStateOption = Annotated[Path | None, typer.Option("--state", metavar="FILE", help="State file of a replay.")]
+StateOption = Annotated[Path, typer.Option("--state", metavar="FILE", help="State file of a replay.")]
+
+
+def chosen_settings(given: list[str] | None, **others: Any) -> Any:
+    """The engine's settings, with those given as NAME=VALUE."""
+    import json
+
+    from stream_ccsd.settings import Settings
+
+    values: dict[str, Any] = {k: v for k, v in others.items() if v is not None}
+    for part in given or []:
+        name, mark, text = part.partition("=")
+        if not mark:
+            raise typer.BadParameter(f"expected NAME=VALUE, got {part!r}", param_hint="--set")
+        try:
+            values[name.strip()] = json.loads(text)
+        except ValueError:
+            values[name.strip()] = text
+    return Settings.from_dict(values)
+
+
+def number_or_date(text: str | None, option: str) -> float | datetime | None:
+    """A time of the stream as a person gives it."""
+    if text is None:
+        return None
+    try:
+        number = float(text)
+    except ValueError:
+        try:
+            return parse_moment(text)
+        except CalendarError as error:
+            raise typer.BadParameter(f"{error}; or the number of a time", param_hint=option) from error
+    if not math.isfinite(number):
+        raise typer.BadParameter(f"expected a finite number or a date, got {text!r}", param_hint=option)
+    return number
+
+
+def stream_time(text: str | None, option: str, calendar: Callable[[], Calendar]) -> float | None:
+    """The same as the stream's own number; ``calendar`` is asked only for dates."""
+    given = number_or_date(text, option)
+    try:
+        return calendar().time_of(given) if isinstance(given, datetime) else given
+    except CalendarError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from error
+
+
+def file_calendar(source: Any, settings: Any) -> Calendar:
+    """What the times of a file mean, before a model says so: from the settings, or from its first transactions."""
+    from itertools import islice
+
+    from stream_ccsd.transaction import Transaction
+
+    times = (item.found.time for item in source.items() if isinstance(item.found, Transaction))
+    return Calendar.choose(settings.time_unit, settings.time_origin, list(islice(times, 1000)))
+
+
+def check_account(text: str | None) -> None:
+    """Refuse an account as no stream could have it: what is no text can only be a mistake."""
+    try:
+        (text or "").encode()
+    except UnicodeEncodeError as error:
+        raise StreamCcsdError(f"--account {text!r} is not UTF-8: no stream has an account of that name") from error
