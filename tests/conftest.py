@@ -3,9 +3,11 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import settings
 
+from replay.harvest import SCORES
 from replay.simulator import SimulatedStream, simulate
 from replay.source import FileSource
 from stream_ccsd.engine import Engine, Result
@@ -50,6 +52,13 @@ def with_settings(model: Model, **changes) -> Model:
 @pytest.fixture(scope="session")
 def results(model, stream) -> list[Result]:
     return [*map(Engine(model).process, stream.transactions)]
+
+
+def scores_at(times, **columns) -> pa.RecordBatch:
+    """Scores of one account at these times; other columns can be given."""
+    plain = {"account": "a", "status": "scored", "score": 1.0, "maximum": 1.0, "alert": False, "position": 1}
+    rows = [{**plain, **{n: v[i] for n, v in columns.items()}, "time": float(t)} for i, t in enumerate(times)]
+    return pa.RecordBatch.from_pylist(rows, SCORES)
 
 
 FIELDS = ("account", "time", "amount", "category", "merchant", "id")
