@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,32 +20,43 @@ from stream_ccsd.writing import WriteError, is_special, replacing
 
 # "ccsd": tells this file from any other SQLite database.
 _APPLICATION = 0x63637364
-_VERSION = 2
+_VERSION = 3
 
 _TABLES = """
 CREATE TABLE progress (checksum INTEGER NOT NULL, position INTEGER NOT NULL, records INTEGER NOT NULL,
-    total INTEGER NOT NULL, facts TEXT NOT NULL);
+    total INTEGER NOT NULL, alert_cap BLOB, bin_width INTEGER NOT NULL, facts TEXT NOT NULL);
 CREATE TABLE states (account TEXT PRIMARY KEY, checksum INTEGER NOT NULL, state BLOB NOT NULL);
 CREATE TABLE accounts (account TEXT PRIMARY KEY, transactions INTEGER NOT NULL, last_time REAL NOT NULL,
-    maximum REAL NOT NULL, alerts INTEGER NOT NULL, checksum INTEGER NOT NULL);
+    maximum REAL NOT NULL, alerts INTEGER NOT NULL, newest INTEGER NOT NULL, checksum INTEGER NOT NULL);
+CREATE INDEX accounts_by_maximum ON accounts (maximum DESC, account);
 CREATE TABLE alerts (position INTEGER PRIMARY KEY, id TEXT NOT NULL, account TEXT NOT NULL, time REAL NOT NULL,
     score REAL NOT NULL, tail_rate REAL NOT NULL, headline TEXT NOT NULL, json TEXT NOT NULL,
     checksum INTEGER NOT NULL);
 CREATE INDEX alerts_by_account ON alerts (account, time);
-CREATE TABLE dead_letters (position INTEGER PRIMARY KEY, line TEXT NOT NULL, reason TEXT NOT NULL,
-    json TEXT NOT NULL, checksum INTEGER NOT NULL);
+CREATE INDEX alerts_by_time ON alerts (time);
+CREATE INDEX alerts_by_score ON alerts (score DESC);
+CREATE TABLE dead_letters (position INTEGER PRIMARY KEY, line TEXT NOT NULL, kind TEXT NOT NULL, field TEXT,
+    reason TEXT NOT NULL, json TEXT NOT NULL, checksum INTEGER NOT NULL);
+CREATE INDEX dead_letters_by_kind ON dead_letters (kind, field);
 CREATE TABLE scores (position INTEGER PRIMARY KEY, rows BLOB NOT NULL, checksum INTEGER NOT NULL);
+CREATE TABLE timeline (bin INTEGER PRIMARY KEY, transactions INTEGER NOT NULL, late INTEGER NOT NULL,
+    alerts INTEGER NOT NULL, labelled INTEGER NOT NULL, checksum INTEGER NOT NULL);
 """
 
 COLUMNS = {
-    "progress": "position, records, total, facts",
+    "progress": "position, records, total, alert_cap, bin_width, facts",
     "states": "account, state",
-    "accounts": "account, transactions, last_time, maximum, alerts",
+    "accounts": "account, transactions, last_time, maximum, alerts, newest",
     "alerts": "position, id, account, time, score, tail_rate, headline, json",
-    "dead_letters": "position, line, reason, json",
+    "dead_letters": "position, line, kind, field, reason, json",
     "scores": "position, rows",
+    "timeline": "bin, transactions, late, alerts, labelled",
 }
-"""What is in each table, besides the checksum of its rows."""
+"""What is in each table, besides the checksum of its rows.
+
+``scores`` holds a batch a row, and ``accounts.newest`` the batch with the account's newest scores, from where each
+leads to the one before (:mod:`replay.store`). ``timeline`` counts transactions in bins of ``progress.bin_width``.
+"""
 
 _COMPANIONS = ("-wal", "-shm", "-journal")
 _DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
@@ -96,7 +107,8 @@ def create(path: Path, facts: dict[str, Any]) -> None:
         made.execute(f"PRAGMA user_version = {_VERSION}")
         made.executescript(_TABLES)
         text = json.dumps(facts)
-        made.execute("INSERT INTO progress VALUES (?, 0, 0, 0, ?)", (row_checksum(0, 0, 0, text), text))
+        first = (0, 0, 0, None, 1, text)
+        made.execute("INSERT INTO progress VALUES (?, ?, ?, ?, ?, ?, ?)", (row_checksum(*first), *first))
         made.commit()
 
 
@@ -151,9 +163,16 @@ def check(path: Path) -> None:
             raise DamageError(path, "rows are missing, or from another time")
 
 
-def checked_rows(path: Path, connection: sqlite3.Connection, table: str) -> Iterator[tuple[Any, ...]]:
-    """The rows of a table in order, each compared with its checksum."""
-    for checksum, *row in connection.execute(f"SELECT checksum, {COLUMNS[table]} FROM {table} ORDER BY rowid"):
+def checked_rows(
+    path: Path,
+    connection: sqlite3.Connection,
+    table: str,
+    chosen: str = "ORDER BY rowid",
+    parameters: Mapping[str, Any] | None = None,
+) -> Iterator[tuple[Any, ...]]:
+    """Rows of a table, all in order or those that are ``chosen``, each compared with its checksum."""
+    query = f"SELECT checksum, {COLUMNS[table]} FROM {table} {chosen}"
+    for checksum, *row in connection.execute(query, parameters or {}):
         if row_checksum(*row) != checksum:
             raise DamageError(path, f"a row of {table} does not match its checksum")
         yield tuple(row)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from replay.state import StateFile
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.page import BLUE, GREY, RED, along_time, axes, drawn
+from stream_ccsd.stores import Record, RecordStore
 from stream_ccsd.writing import write_whole
 
 KINDS = ("png", "svg", "pdf")
 """What a picture can be, by the ending of its name."""
 
+_SUGGESTED = 5  # accounts that are named when one is not there
 _LONGEST_NAME = 50  # characters of up to 4 bytes: a file's name has room for 255 bytes
 
 
@@ -28,33 +25,31 @@ class Explanation:
     """An account's scored transactions in order, and its alerts as they were raised."""
 
     account: str
-    scores: pa.Table
-    alerts: list[dict[str, Any]]
+    scores: list[Record]
+    alerts: list[Record]
     threshold: float
     calendar: Calendar
 
     @classmethod
-    def of(cls, state: StateFile, account: str) -> Explanation:
-        """Read from a replay's state.
+    def of(cls, records: RecordStore, account: str) -> Explanation:
+        """Read from what a replay recorded.
 
         Raises
         ------
         StreamCcsdError
             If the account does not occur in it; names that do are given.
         """
-        if not state.query("SELECT 1 FROM accounts WHERE account = ?", (account,)):
-            some = state.query("SELECT account FROM accounts ORDER BY alerts DESC, maximum DESC LIMIT 5")
-            names = ", ".join(row[0] for row in some) or "none"
-            raise StreamCcsdError(f"no account {account!r} in {state.path}; the most suspicious ones: {names}")
-        parts = [b.filter(pc.equal(b.column("account"), account)) for b in state.scores()]
-        found = state.query("SELECT json FROM alerts WHERE account = ? ORDER BY position", (account,))
-        alerts = [json.loads(line) for (line,) in found]
-        scores, threshold = pa.Table.from_batches(parts), float(state.facts["threshold"])
-        return cls(account, scores, alerts, threshold, Calendar.from_dict(state.facts["calendar"]))
+        with records.at_one_moment():
+            if records.account(account) is None:
+                names = ", ".join(a.account for a in records.accounts_by_maximum(_SUGGESTED)) or "none"
+                raise StreamCcsdError(f"no account {account!r} was recorded; the most suspicious ones: {names}")
+            scores, alerts = records.scores_of(account), list(records.alerts(account=account))
+        calendar = Calendar.from_dict(records.facts["calendar"])
+        return cls(account, scores, alerts, float(records.facts["threshold"]), calendar)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        transactions = [row | {"when": self.calendar.iso(row["time"])} for row in self.scores.to_pylist()]
+        transactions = [row | {"when": self.calendar.iso(row["time"])} for row in self.scores]
         return {
             "account": self.account,
             "threshold": self.threshold,
@@ -67,7 +62,7 @@ class Explanation:
         """The picture, as PNG, SVG or PDF by the name's ending."""
         kind = picture_kind(path)
         figure, panels = axes(2, 2, 12, 7)
-        columns = {name: self.scores.column(name).to_pylist() for name in self.scores.column_names}
+        columns = {name: [row[name] for row in self.scores] for name in self.scores[0]}
         columns["place"] = along_time((panels[0, 0], panels[0, 1], panels[1, 0]), self.calendar, columns["time"])
         alerted = [i for i, alert in enumerate(columns["alert"]) if alert]
         self._draw_amounts(panels[0, 0], columns, alerted)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import json
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ def write_report(path: Path, name: str, summary: dict[str, Any], tally: Tally) -
         parts += ["<h2>Against the labels</h2>", *_against_labels(summary, tally)]
     parts += ["<h2>Highest alerts</h2>", *_alerts(tally)]
     if tally.dead_letters:
-        rows = [[reason, f"{count:,}"] for reason, count in tally.dead_letters.most_common()]
+        rows = [[reason, f"{count:,}"] for reason, count in summary["dead_letters_by_reason"].items()]
         parts += [
             "<h2>Dead letters</h2>",
             "<p>Records that had no effect; each is in dead_letters.jsonl with its line and reason.</p>",
@@ -66,8 +65,7 @@ def _alerts(tally: Tally) -> list[str]:
     if not tally.top:
         return ["<p>None.</p>"]
     rows = []
-    for _, _, line in sorted(tally.top, reverse=True):
-        alert = json.loads(line)
+    for alert in tally.top:
         best = "; ".join(r["text"] for r in alert["reasons"][:2])
         rows.append([alert["account"], tally.calendar.show(alert["time"]), f"{alert['score']:.1f}", best])
     return [
@@ -78,20 +76,23 @@ def _alerts(tally: Tally) -> list[str]:
 
 def _draw_time(tally: Tally) -> Any:
     figure, panels = axes(2, 1, 11, 4.6)
-    counts = tally.over_time
-    if not counts.events:
+    timeline = tally.over_time
+    if not timeline.bins:
         return figure
-    places = np.arange(min(counts.events), max(counts.events) + 1)
-    edges = along_time(panels[:, 0], tally.calendar, (np.append(places, places[-1] + 1) * counts.width).tolist())
-    for ax, kinds in ((panels[0, 0], [("events", GREY)]), (panels[1, 0], [("fraud", BLUE), ("alerts", RED)])):
+    places = np.arange(min(timeline.bins), max(timeline.bins) + 1)
+    edges = along_time(panels[:, 0], tally.calendar, (np.append(places, places[-1] + 1) * timeline.width).tolist())
+    for ax, kinds in (
+        (panels[0, 0], [("transactions", GREY)]),
+        (panels[1, 0], [("labelled", BLUE), ("alerts", RED)]),
+    ):
         for kind, colour in kinds:
-            values = [getattr(counts, kind)[place] for place in places.tolist()]
-            if kind == "fraud" and not tally.labelled:
+            if kind == "labelled" and not tally.labelled:
                 continue
-            name = {"events": "transactions", "fraud": "fraudulent transactions (labels)"}.get(kind, kind)
-            ax.stairs(values, edges, color=colour, label=name, lw=1.2)
+            counts = timeline.of(kind)
+            name = "fraudulent transactions (labels)" if kind == "labelled" else kind
+            ax.stairs([counts.get(place, 0) for place in places.tolist()], edges, color=colour, label=name, lw=1.2)
         ax.legend(fontsize=8, loc="upper left")
-        ax.set(ylim=(0, None), ylabel=f"in {tally.calendar.length(counts.width)}")
+        ax.set(ylim=(0, None), ylabel=f"in {tally.calendar.length(timeline.width)}")
     panels[0, 0].set_xlabel("")
     return figure
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +16,14 @@ from replay.report import write_report
 from replay.run import BATCH, BrokenSourceError, Clock, Stop, replay_stream
 from replay.source import START, Place, Source
 from replay.state import StateFile
-from replay.tally import Tally
+from replay.store import SqliteRecords
+from replay.tally import TOP, Tally
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.model import Model
 from stream_ccsd.status import Status
+from stream_ccsd.stores import DeadLetterCount
 
 Progress = Callable[[Clock, Harvest], None]
 
@@ -113,9 +116,8 @@ class _InMemory:
     def record(self, harvest: Harvest) -> None:
         self._files.add(harvest)
         self._tally.add_scores(harvest.scores)
-        self._tally.add_lines(
-            [alert_line(*alert) for alert in harvest.alerts], [letter.to_json() for letter in harvest.dead_letters]
-        )
+        self._tally.add_alerts(json.loads(alert_line(*alert)) for alert in harvest.alerts)
+        self._tally.add_dead_letters(DeadLetterCount(d.kind, d.field, 1) for d in harvest.dead_letters)
         self.reached = harvest.reached
 
     def finish(self) -> Tally:
@@ -144,18 +146,18 @@ class _Durable:
 
     def _resumed(self, session: Session, facts: dict[str, Any]) -> StateFile:
         assert session.state is not None
-        found = StateFile.open(session.state)
-        same = {name: found.facts.get(name) == value for name, value in facts.items()}
-        same["source"] = session.source.matches(found.facts["source"])
+        file = StateFile.open(session.state)
+        same = {name: file.facts.get(name) == value for name, value in facts.items()}
+        same["source"] = session.source.matches(file.facts["source"])
         other = next((name for name, agrees in same.items() if not agrees), None)
         if other is not None:
-            found.close()
-            detail = "" if other == "source" else f" ({found.facts.get(other)!r}, now {facts[other]!r})"
+            file.close()
+            detail = "" if other == "source" else f" ({file.facts.get(other)!r}, now {facts[other]!r})"
             raise StreamCcsdError(
                 f"{session.state} was begun with another {other}{detail}: resume with the same file, options and "
                 "model, or start anew with another --state"
             )
-        return found
+        return file
 
     def record(self, harvest: Harvest) -> None:
         damaged = next((d for d in harvest.dead_letters if d.kind is Status.DAMAGED), None)
@@ -170,7 +172,7 @@ class _Durable:
     def finish(self) -> Tally:
         tally = Tally(self._session.model.calendar)
         try:
-            export(self._file, self._session.out, tally)
+            export(self._file.records, self._session.out, tally)
             self._file.check_in_place()
         finally:
             self._file.close()
@@ -180,16 +182,16 @@ class _Durable:
         self._file.close()
 
 
-def export(state: StateFile, out: Path, tally: Tally | None = None) -> None:
+def export(records: SqliteRecords, out: Path, tally: Tally | None = None) -> None:
     """The output files of a state, the same to the byte however often the replay was stopped."""
     tally = tally or Tally()
-    with OutputFiles(out, state.facts["model"], live=False) as files:
-        for scores in state.scores():
+    with OutputFiles(out, records.facts["model"], live=False) as files:
+        for scores in records.score_batches():
             files.add_scores(scores)
             tally.add_scores(scores)
-        for line in state.lines("alerts"):
+        for line in records.alert_lines():
             files.add_lines([line], [])
-            tally.add_lines([line], [])
-        for line in state.lines("dead_letters"):
+        for line in records.dead_letter_lines():
             files.add_lines([], [line])
-            tally.add_lines([], [line])
+    tally.add_alerts(records.highest_alerts(TOP))
+    tally.add_dead_letters(records.dead_letter_counts())

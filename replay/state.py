@@ -10,37 +10,47 @@ import json
 import os
 import sqlite3
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from replay import database
 from replay.database import COLUMNS, checked_rows, explained, row_checksum
 from replay.harvest import Harvest, alert_line
 from replay.source import Place
+from replay.store import SqliteRecords, packed_scores
+from replay.timeline import Timeline
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.records import DeadLetter
 
 # Account states kept in memory besides the file: at 4 KB each, some 200 MB.
 _CACHED_ACCOUNTS = 50_000
 
 
+# Bins of the timeline in the file: more are merged into wider ones.
+_MOST_BINS = 4096
+
+
 class StateFile:
-    """The file of one replay. ``states`` is what an engine reads and writes; ``record`` completes a batch."""
+    """The file of one replay: ``states`` for its engine, ``record`` to complete a batch, ``records`` to ask."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path = path
         self._connection = connection
         with explained(path):
-            ((position, records, self._total, facts),) = checked_rows(path, connection, "progress")
+            ((position, checksum, *stored),) = checked_rows(path, connection, "progress")
             self._identity = _identity(path)
-        self.reached = Place(position, records)
-        self.facts: dict[str, Any] = json.loads(facts)
-        self._facts = facts  # as it is stored
-        self._added = 0  # to the sum of all checksums, by the batch at hand
+        self.reached = Place(position, checksum)
+        self._total, self._alert_cap, self._bin_width, self._facts = stored
+        self.facts: dict[str, Any] = json.loads(self._facts)
+        self._batch = _Batch(self._alert_cap, self._bin_width)
         self.states = _States(self)
+        self.records = SqliteRecords(path, connection, self.facts)
 
     @classmethod
     def create(cls, path: Path, facts: dict[str, Any]) -> StateFile:
@@ -72,17 +82,16 @@ class StateFile:
                     for p, a in harvest.alerts
                 ],
             )
-            self._insert(
-                "dead_letters",
-                [(d.position, d.line, _printable(d.reason), d.to_json()) for d in harvest.dead_letters],
-            )
+            self._insert("dead_letters", [_letter_row(letter) for letter in harvest.dead_letters])
             if harvest.scores.num_rows:
-                self._insert("scores", [(harvest.reached.position, _packed(harvest.scores))])
-                self._add_to_accounts(harvest.scores)
+                self._insert_scores(harvest.scores, harvest.reached.position)
+                self._add_to_timeline(harvest.scores)
             total = self._move(harvest.reached)
             self.check_in_place()
             self._connection.execute("COMMIT")
-        self.reached, self._total, self._added = harvest.reached, total, 0
+        self.reached, self._total = harvest.reached, total
+        self._alert_cap, self._bin_width = self._batch.alert_cap, self._batch.bin_width
+        self._batch.added = 0
 
     def check_in_place(self) -> None:
         """Refuse to go on when the file is no longer there: what is written then is lost when the process ends.
@@ -106,38 +115,65 @@ class StateFile:
         self._connection.executemany(
             f"INSERT OR REPLACE INTO {table} (checksum, {columns}) VALUES ({marks})", with_checksums
         )
-        self._added += sum(row[0] for row in with_checksums)
+        self._batch.added += sum(row[0] for row in with_checksums)
 
     def _replace(self, table: str, rows: list[tuple[Any, ...]]) -> None:
-        """Rows of accounts, new or in the place of older ones."""
+        """Rows by their first column, new or in the place of older ones."""
+        key = COLUMNS[table].partition(",")[0]
         for row in rows:
-            for (old,) in self._connection.execute(f"SELECT checksum FROM {table} WHERE account = ?", row[:1]):
-                self._added -= old
+            for (old,) in self._connection.execute(f"SELECT checksum FROM {table} WHERE {key} = ?", row[:1]):
+                self._batch.added -= old
         self._insert(table, rows)
+
+    def _delete(self, table: str, condition: str) -> None:
+        for (old,) in self._connection.execute(f"SELECT checksum FROM {table} WHERE {condition}"):
+            self._batch.added -= old
+        self._connection.execute(f"DELETE FROM {table} WHERE {condition}")
 
     def _forget_unfinished(self) -> None:
         """A record that was not counted as read is read again, so what was said of it then goes."""
-        behind = (self.position,)
-        for (old,) in self._connection.execute("SELECT checksum FROM dead_letters WHERE position > ?", behind):
-            self._added -= old
-        self._connection.execute("DELETE FROM dead_letters WHERE position > ?", behind)
+        self._delete("dead_letters", f"position > {self.position}")
 
-    def _add_to_accounts(self, scores: pa.RecordBatch) -> None:
-        rows = []
+    def _insert_scores(self, scores: pa.RecordBatch, batch: int) -> None:
+        """Scores under the batch's own number, and what they add to their accounts."""
+        rows, previous = [], {}
         for account, transactions, time, maximum, alerts in _by_account(scores):
             known = self._connection.execute(
-                "SELECT transactions, last_time, alerts FROM accounts WHERE account = ?", (account,)
-            ).fetchone() or (0, time, 0)
-            rows.append((account, known[0] + transactions, max(known[1], time), maximum, known[2] + alerts))
+                "SELECT transactions, last_time, alerts, newest FROM accounts WHERE account = ?", (account,)
+            ).fetchone() or (0, time, 0, None)
+            rows.append((account, known[0] + transactions, max(known[1], time), maximum, known[2] + alerts, batch))
+            previous[account] = known[3]
         self._replace("accounts", rows)
+        self._insert("scores", [(batch, packed_scores(scores, previous))])
+
+    def _add_to_timeline(self, scores: pa.RecordBatch) -> None:
+        """Count a batch in its bins; should there be too many by then, all become wider."""
+        timeline = Timeline(self.records.calendar, self._batch.bin_width)
+        timeline.add(scores)
+        for place in list(timeline.bins):
+            for known in self._connection.execute(
+                f"SELECT {COLUMNS['timeline']} FROM timeline WHERE bin = ?", (place,)
+            ):
+                timeline.put(place, np.array(known[1:]))
+        self._replace("timeline", _timeline_rows(timeline))
+        ((bins,),) = self._connection.execute("SELECT count(*) FROM timeline")
+        if bins > _MOST_BINS:
+            for place, *counts in checked_rows(self.path, self._connection, "timeline"):
+                timeline.bins[place] = np.array(counts)
+            while len(timeline.bins) > _MOST_BINS:
+                timeline.widen()
+            self._delete("timeline", "true")
+            self._insert("timeline", _timeline_rows(timeline))
+            self._batch.bin_width = timeline.width
 
     def _move(self, reached: Place) -> int:
         """Write how far the stream was read; returns the sum of all checksums."""
-        total = self._total + self._added
-        row = (reached.position, reached.checksum, total, self._facts)
+        total = self._total + self._batch.added
+        row = (reached.position, reached.checksum, total, self._batch.alert_cap, self._batch.bin_width, self._facts)
         moved = self._connection.execute(
-            "UPDATE progress SET checksum = ?, position = ?, records = ?, total = ? WHERE position = ? AND total = ?",
-            (row_checksum(*row), *row[:3], self.position, self._total),
+            "UPDATE progress SET checksum = ?, position = ?, records = ?, total = ?, alert_cap = ?, bin_width = ? "
+            "WHERE position = ? AND total = ?",
+            (row_checksum(*row), *row[:-1], self.position, self._total),
         ).rowcount
         if moved != 1:
             raise StreamCcsdError(f"another replay is writing to {self.path}: this one stops, that one goes on")
@@ -163,7 +199,7 @@ class StateFile:
         """Forget what was written since the last batch."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-        self._added = 0
+        self._batch = _Batch(self._alert_cap, self._bin_width)
         self.states.forget_recent()
 
     def close(self) -> None:
@@ -171,68 +207,55 @@ class StateFile:
         with explained(self.path):
             self._connection.close()
 
-    def query(self, sql: str, parameters: tuple[Any, ...] | dict[str, Any] = ()) -> list[tuple[Any, ...]]:
-        """Rows of a query."""
-        with explained(self.path):
-            return self._connection.execute(sql, parameters).fetchall()
-
-    def scores(self) -> Iterator[pa.RecordBatch]:
-        """All scores in order, a batch at a time."""
-        with explained(self.path):
-            for _, rows in checked_rows(self.path, self._connection, "scores"):
-                yield from pa.ipc.open_stream(pa.py_buffer(rows))
-
-    def lines(self, table: str) -> Iterator[str]:
-        """All alerts or dead letters in order, as JSON."""
-        with explained(self.path):
-            for row in checked_rows(self.path, self._connection, table):
-                yield row[-1]
-
     def read_state(self, account: str) -> bytes | None:
         """The stored state of an account."""
         with explained(self.path):
             row = self._connection.execute("SELECT state FROM states WHERE account = ?", (account,)).fetchone()
         return None if row is None else row[0]
 
-    def write_states(self, states: Mapping[str, bytes]) -> None:
+    def read_alert_cap(self) -> bytes | None:
+        """As the batch at hand has left it."""
+        return self._batch.alert_cap
+
+    def write_states(self, states: Mapping[str, bytes], alert_cap: bytes | None) -> None:
         """Store states as part of the batch; ``record`` completes it."""
         with explained(self.path):
             self.begin()
             self._replace("states", list(states.items()))
+        if alert_cap is not None:
+            self._batch.alert_cap = alert_cap
 
 
-class _States(MutableMapping[str, bytes]):
+@dataclass
+class _Batch:
+    """What the batch at hand changes in ``progress``, until it is recorded."""
+
+    alert_cap: bytes | None
+    bin_width: int
+    added: int = 0  # to the sum of all checksums
+
+
+class _States:
     """Account states as the engine sees them: the most recent ones in memory, all of them in the file."""
 
     def __init__(self, file: StateFile) -> None:
         self._file = file
         self._recent: OrderedDict[str, bytes] = OrderedDict()
 
-    def __getitem__(self, account: str) -> bytes:
-        found = self._recent.get(account)
-        if found is None:
-            found = self._file.read_state(account)
-            if found is None:
-                raise KeyError(account)
-            self._keep({account: found})
-        return found
+    def read(self, account: str) -> bytes | None:
+        state = self._recent.get(account)
+        if state is None:
+            state = self._file.read_state(account)
+            if state is not None:
+                self._keep({account: state})
+        return state
 
-    def update(self, states: Mapping[str, bytes]) -> None:  # type: ignore[override]
-        """All at once: the engine hands over a whole batch."""
-        self._file.write_states(states)
+    def read_alert_cap(self) -> bytes | None:
+        return self._file.read_alert_cap()
+
+    def write(self, states: Mapping[str, bytes], alert_cap: bytes | None) -> None:
+        self._file.write_states(states, alert_cap)
         self._keep(states)
-
-    def __setitem__(self, account: str, state: bytes) -> None:
-        self.update({account: state})
-
-    def __delitem__(self, account: str) -> None:
-        raise NotImplementedError("accounts are not forgotten")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(row[0] for row in self._file.query("SELECT account FROM states"))
-
-    def __len__(self) -> int:
-        return int(self._file.query("SELECT count(*) FROM states")[0][0])
 
     def forget_recent(self) -> None:
         """What is in memory may not be in the file: read again what is needed."""
@@ -249,30 +272,32 @@ class _States(MutableMapping[str, bytes]):
 def _identity(path: Path) -> tuple[int, int] | None:
     """Which file it is that has this name."""
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return status.st_dev, status.st_ino
 
 
 def _by_account(scores: pa.RecordBatch) -> list[tuple[str, int, float, float, int]]:
     """Transactions, newest time, maximum and alerts of each account in a batch."""
-    found: dict[str, list[Any]] = {}
+    sums: dict[str, list[Any]] = {}
     columns = (scores.column(name).to_pylist() for name in ("account", "time", "maximum", "alert"))
     for account, time, maximum, alert in zip(*columns, strict=True):
-        row = found.setdefault(account, [0, time, maximum, 0])
+        row = sums.setdefault(account, [0, time, maximum, 0])
         row[0] += 1
         row[1] = max(row[1], time)
         row[2] = maximum
         row[3] += alert
-    return [(account, *row) for account, row in found.items()]
+    return [(account, *row) for account, row in sums.items()]
 
 
-def _packed(scores: pa.RecordBatch) -> bytes:
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, scores.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
-        writer.write_batch(scores)
-    return sink.getvalue().to_pybytes()
+def _timeline_rows(timeline: Timeline) -> list[tuple[Any, ...]]:
+    return [(place, *counts.tolist()) for place, counts in timeline.bins.items()]
+
+
+def _letter_row(letter: DeadLetter) -> tuple[Any, ...]:
+    field = None if letter.field is None else _printable(letter.field)
+    return letter.position, letter.line, letter.kind.value, field, _printable(letter.reason), letter.to_json()
 
 
 def _printable(text: str) -> str:

@@ -3,47 +3,25 @@
 from __future__ import annotations
 
 import heapq
-import json
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from replay.timeline import Timeline
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.status import Status
+from stream_ccsd.stores import DeadLetterCount, Record
 
 # Histogram of the alert score, in nats of rarity.
 EDGES = np.linspace(0.0, 32.0, 65)
 _MOST_BINS = 400
-_TOP = 25
-
-
-@dataclass
-class OverTime:
-    """Counts along time in bins that widen when there would be too many: to hours, days, weeks, or to twice as much."""
-
-    calendar: Calendar = field(default_factory=Calendar)
-    width: int = 1
-    events: Counter[int] = field(default_factory=Counter)
-    alerts: Counter[int] = field(default_factory=Counter)
-    fraud: Counter[int] = field(default_factory=Counter)
-
-    def add(self, kind: str, times: np.ndarray[Any, Any]) -> None:
-        """Count some events of a kind: ``events``, ``alerts`` or ``fraud``."""
-        counter: Counter[int] = getattr(self, kind)
-        bins, counts = np.unique(np.floor(times / self.width).astype(np.int64), return_counts=True)
-        counter.update(dict(zip(bins.tolist(), counts.tolist(), strict=True)))
-        # By their span, not their number: a time far away from the others must not make a long empty axis.
-        while self.events and max(self.events) - min(self.events) >= _MOST_BINS:
-            wider = next((width for width in self.calendar.widths if width > self.width), 2 * self.width)
-            for name in ("events", "alerts", "fraud"):
-                merged: Counter[int] = Counter()
-                for place, count in getattr(self, name).items():
-                    merged[place // (wider // self.width)] += count
-                setattr(self, name, merged)
-            self.width = wider
+TOP = 25
+"""Highest alerts that are kept."""
 
 
 @dataclass
@@ -60,15 +38,15 @@ class Tally:
     own: Counter[str] = field(default_factory=Counter)
     caught: dict[str, tuple[float, int]] = field(default_factory=dict)  # delay in time and in transactions
     false_accounts: set[str] = field(default_factory=set)
-    over_time: OverTime = field(init=False)
+    over_time: Timeline = field(init=False)
     histogram: dict[str, Any] = field(
         default_factory=lambda: {name: np.zeros(len(EDGES) - 1, np.int64) for name in ("normal", "fraud")}
     )
     labelled: bool = False
-    top: list[tuple[float, int, str]] = field(default_factory=list)  # score, position, the alert as JSON
+    top: list[Record] = field(default_factory=list)  # the highest alerts, the highest first
 
     def __post_init__(self) -> None:
-        self.over_time = OverTime(self.calendar)
+        self.over_time = Timeline(self.calendar)
 
     def add_scores(self, scores: pa.RecordBatch) -> None:
         """Count a batch of scores."""
@@ -81,9 +59,10 @@ class Tally:
         fraud = np.array([label is not None for label in labels])
         self.labelled |= bool(fraud.any())
         self.late += sum(status == Status.LATE for status in scores.column("status").to_pylist())
-        self.over_time.add("events", times)
-        self.over_time.add("alerts", times[alerts])
-        self.over_time.add("fraud", times[fraud])
+        self.over_time.add(scores)
+        # By their span, not their number: a time far away from the others must not make a long empty axis.
+        while max(self.over_time.bins) - min(self.over_time.bins) >= _MOST_BINS:
+            self.over_time.widen()
         values = np.clip(np.nan_to_num(scores.column("score").to_numpy(zero_copy_only=False)), 0.0, EDGES[-1])
         for name, chosen in (("normal", ~fraud), ("fraud", fraud)):
             self.histogram[name] += np.histogram(values[chosen], EDGES)[0]
@@ -106,29 +85,29 @@ class Tally:
             self.caught[account] = time - begun, self.own[account] - before
             self.false_accounts.discard(account)
 
-    def add_lines(self, alerts: list[str], dead_letters: list[str]) -> None:
-        """Count alerts and dead letters, given as JSON; the highest alerts are kept."""
-        for line in alerts:
-            found = json.loads(line)
-            entry = (found["score"], -found["position"], line)
-            (heapq.heappush if len(self.top) < _TOP else heapq.heappushpop)(self.top, entry)
-        for line in dead_letters:
-            self.dead_letters[_kind(json.loads(line))] += 1
+    def add_alerts(self, alerts: Iterable[Record]) -> None:
+        """Keep the highest of these and of those before; of equal ones the earlier."""
+        self.top = heapq.nsmallest(TOP, chain(self.top, alerts), key=lambda a: (-a["score"], a["position"]))
+
+    def add_dead_letters(self, counts: Iterable[DeadLetterCount]) -> None:
+        """Count dead letters by their kind, and the field they are about."""
+        for letters in counts:
+            self.dead_letters[f"{letters.kind} {letters.field}" if letters.field else letters.kind] += letters.count
 
     def to_dict(self) -> dict[str, Any]:
         """Plain numbers, for JSON."""
-        found: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "transactions": self.transactions,
             "accounts": len(self.own),
             "late": self.late,
             "alerts": self.alerts,
             "dead_letters": sum(self.dead_letters.values()),
-            "dead_letters_by_reason": dict(self.dead_letters.most_common()),
+            "dead_letters_by_reason": dict(sorted(self.dead_letters.items(), key=lambda item: (-item[1], item[0]))),
         }
         if self.labelled:
             flagged = len(self.caught) + len(self.false_accounts)
             delays = np.array(list(self.caught.values()))
-            found |= {
+            summary |= {
                 "fraud_accounts": len(self.pattern),
                 "caught_accounts": len(self.caught),
                 "false_accounts": len(self.false_accounts),
@@ -138,14 +117,9 @@ class Tally:
                 "median_delay_transactions": float(np.median(delays[:, 1])) if len(delays) else None,
                 "patterns": self._patterns(),
             }
-        return found
+        return summary
 
     def _patterns(self) -> dict[str, dict[str, int]]:
         accounts = Counter(self.pattern.values())
         caught = Counter(self.pattern[a] for a in self.caught)
         return {name: {"accounts": accounts[name], "caught": caught[name]} for name in sorted(accounts)}
-
-
-def _kind(letter: dict[str, Any]) -> str:
-    """What dead letters are counted by: their kind, and the field it is about."""
-    return f"{letter['kind']} {letter['field']}" if letter["field"] else str(letter["kind"])

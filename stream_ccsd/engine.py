@@ -49,10 +49,9 @@ from stream_ccsd.step import (
     make_machine,
     run,
 )
+from stream_ccsd.stores import AccountStates, account_states
 from stream_ccsd.transaction import Transaction, identity, unsound
 
-# Accounts have names, so the empty name is free for what belongs to none of them.
-_CAP_KEY = ""
 # Events that are in working memory at once, whatever the size of a batch.
 _CHUNK = 2000
 _CAP = struct.Struct("<ddI")
@@ -125,19 +124,23 @@ class Engine:
     model
         From :func:`~stream_ccsd.fitting.fit` or :meth:`Model.load`.
     states
-        Packed account states by account: a dict, or anything like one that keeps them for longer.
+        Where packed account states are kept: a dict, anything like one, or a store of another kind.
     threshold
         Alert score from which on an account is alerted; by default the model's.
     """
 
     def __init__(
-        self, model: Model, states: MutableMapping[str, bytes] | None = None, threshold: float | None = None
+        self,
+        model: Model,
+        states: AccountStates | MutableMapping[str, bytes] | None = None,
+        threshold: float | None = None,
     ) -> None:
         settings = model.settings
         if settings.standardise != "causal":
             raise StreamCcsdError("this model is standardised over whole histories, which a stream does not have")
         self.model = model
-        self.states: MutableMapping[str, bytes] = {} if states is None else states
+        self.states: AccountStates | MutableMapping[str, bytes] = {} if states is None else states
+        self._store = account_states(self.states)
         self.threshold = model.threshold if threshold is None else checked_threshold(threshold)
         self._turn = threading.Lock()
         self._version, self._code, self._latest = model.version, model.codes, model.latest_time
@@ -149,8 +152,9 @@ class Engine:
         self._added = [score for score in scores() if score.compute is not None]
         self._names = score_names()
         self._make_space(1)
-        if settings.alert_cap and _CAP_KEY in self.states:
-            self._work.cap[:] = _unpack_cap(self.states[_CAP_KEY])
+        cap = self._store.read_alert_cap() if settings.alert_cap else None
+        if cap is not None:
+            self._work.cap[:] = _unpack_cap(cap)
 
     def process(self, transaction: Transaction) -> Result:
         """Score one transaction and update its account."""
@@ -174,8 +178,6 @@ class Engine:
         try:
             for start in range(0, len(batch), _CHUNK):
                 results += self._run(batch[start : start + _CHUNK], changed)
-            if changed and self.model.settings.alert_cap:
-                changed[_CAP_KEY] = _pack_cap(self._work.cap)
             if changed:
                 self._write(changed)
         except BaseException:
@@ -185,7 +187,7 @@ class Engine:
 
     def _write(self, changed: dict[str, bytes]) -> None:
         try:
-            self.states.update(changed)
+            self._store.write(changed, _pack_cap(self._work.cap) if self.model.settings.alert_cap else None)
         except BaseException:
             # Some of them may be written: what counts is what they were before.
             self._true.update(self._stored)
@@ -194,7 +196,7 @@ class Engine:
             del self._true[account]
 
     def _read(self, account: str) -> bytes | None:
-        data = self._true[account] if account in self._true else self.states.get(account)
+        data = self._true[account] if account in self._true else self._store.read(account)
         self._stored[account] = data
         return data
 

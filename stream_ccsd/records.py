@@ -68,7 +68,7 @@ def score_columns() -> list[Column]:
 
 def score_schema() -> pa.Schema:
     """A score record for Arrow and Parquet."""
-    return pa.schema([pa.field(c.name, _ARROW[c.kind], nullable=c.optional) for c in score_columns()])
+    return pa.schema([pa.field(c.name, _ARROW[c.kind]) for c in score_columns()])
 
 
 def score_record(origin: Origin, result: Result, label: str | None = None) -> dict[str, Any]:

@@ -171,6 +171,7 @@ def unsound(transaction: object) -> str | None:
         and -MAX_NUMBER <= t.time <= MAX_NUMBER
         and t.account.__class__ is t.merchant.__class__ is t.category.__class__ is t.id.__class__ is str
         and t.account
+        and t.account[0] != "\0"
         and t.merchant
         and t.id
     ):
@@ -179,6 +180,8 @@ def unsound(transaction: object) -> str | None:
         text = getattr(transaction, name)
         if not isinstance(text, str) or not (text or name == "category"):
             return f"{name}: expected text, got {_shown(text)}"
+    if t.account.startswith("\0"):  # names that stores keep for what belongs to no account
+        return f"account: expected a name that does not begin with a zero byte, got {_shown(t.account)}"
     for name, lowest in (("amount", 0.0), ("time", -MAX_NUMBER)):
         number = getattr(transaction, name)
         # Python's and numpy's own: fractions, decimals and arrays are numbers that nothing behind this door can take.

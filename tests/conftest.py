@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import settings
 
@@ -14,6 +15,7 @@ from replay.source import FileSource
 from stream_ccsd.engine import Engine, Result
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
+from stream_ccsd.records import score_schema
 from stream_ccsd.settings import Settings
 
 # A shared two-core machine makes timing-based deadlines flaky; correctness is what these tests are about.
@@ -84,6 +86,13 @@ def with_settings(model: Model, **changes) -> Model:
 @pytest.fixture(scope="session")
 def results(model, stream) -> list[Result]:
     return [*map(Engine(model).process, stream.transactions)]
+
+
+def scores_at(times, **columns) -> pa.RecordBatch:
+    """Scores of one account at these times; other columns can be given."""
+    plain = {"account": "a", "status": "scored", "score": 1.0, "maximum": 1.0, "alert": False, "position": 1}
+    rows = [{**plain, **{n: v[i] for n, v in columns.items()}, "time": float(t)} for i, t in enumerate(times)]
+    return pa.RecordBatch.from_pylist(rows, score_schema())
 
 
 FIELDS = ("account", "time", "amount", "category", "merchant", "id")

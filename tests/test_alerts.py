@@ -8,6 +8,7 @@ import pytest
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
+from stream_ccsd.stores import ALERT_CAP
 from stream_ccsd.transaction import Transaction
 from tests.conftest import SMALL, with_settings
 
@@ -72,7 +73,8 @@ def test_the_cap_holds_back_and_survives_a_restart(model, stream):
         restarted = Engine(capped, states)
         comp += restarted.process_many(stream.transactions[i : i + 100])
     assert comp == results
-    states[""] = b"broken"
+    assert set(states) == {t.account for t in stream.transactions} | {ALERT_CAP}
+    states[ALERT_CAP] = b"broken"
     with pytest.raises(StreamCcsdError, match="count of alerts"):
         Engine(capped, states)
 

@@ -13,6 +13,7 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import FitError, fit
 from stream_ccsd.library.model import Model
 from stream_ccsd.settings import Settings, SettingsError
+from stream_ccsd.stores import ALERT_CAP
 from stream_ccsd.transaction import Transaction
 from tests.conftest import SMALL, with_settings
 
@@ -182,6 +183,7 @@ def test_damaged_state_is_refused_and_kept_and_the_others_go_on(model, stream):
         {"amount": -1.0},
         {"time": np.nan},
         {"account": ""},
+        {"account": ALERT_CAP},
         {"amount": "5"},
         {"merchant": None},
         {"amount": None},
@@ -203,10 +205,14 @@ def test_transactions_made_by_hand_are_checked_at_the_door(model, change):
 
 
 class FailingStore(dict):
-    """A store that cannot be written to."""
+    """A store that cannot be written to at first."""
 
-    def update(self, *_args, **_kwargs):
-        raise OSError("no space left on device")
+    full = True
+
+    def update(self, *args, **kwargs):
+        if self.full:
+            raise OSError("no space left on device")
+        super().update(*args, **kwargs)
 
 
 def test_a_store_that_fails_leaves_everything_as_it_was(model, stream):
@@ -215,7 +221,7 @@ def test_a_store_that_fails_leaves_everything_as_it_was(model, stream):
     with pytest.raises(OSError, match="no space"):
         engine.process_many(stream.transactions[:50])
     assert store == {}
-    engine.states = {}
+    store.full = False
     assert engine.process_many(stream.transactions[:50]) == Engine(model).process_many(stream.transactions[:50])
 
 

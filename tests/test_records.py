@@ -116,7 +116,7 @@ def test_a_score_from_outside_is_everywhere(added, stream, stream_file, tmp_path
     from replay.state import StateFile
 
     state = StateFile.open(tmp_path / "s.db", read_only=True)
-    explained = Explanation.of(state, alert["account"]).to_dict()
+    explained = Explanation.of(state.records, alert["account"]).to_dict()
     state.close()
     assert "size" in explained["transactions"][0]
     message = json.loads(kafka_outputs(model, stream.transactions[:50])["scores"][0].value)

@@ -112,9 +112,9 @@ def _run_accounts(place: str, number: int) -> None:
         Transaction("sample", float(i), float(rng.exponential(40)), merchants[0], str(rng.choice(merchants)), str(i))
         for i in range(codec.longest_history + 1)
     ]
-    engine = Engine(model)
-    engine.process_many(sample)
-    full = engine.states["sample"]
+    states: dict[str, bytes] = {}
+    Engine(model, states).process_many(sample)
+    full = states["sample"]
     # Each account has bytes of its own, as it would have.
     states = {f"account-{i:08d}": full[:-1] + full[-1:] for i in range(number)}
     engine = Engine(model, states)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -22,12 +24,9 @@ from stream_ccsd.cli.output import JsonOption, check_target, emit, make_console,
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.writing import check_writable, write_whole
 
-_STORED = ("position", "id", "account", "time", "score", "tail_rate", "headline", "json")
 _COLUMNS = ("position", "id", "account", "time", "when", "score", "tail_rate", "headline")
 # What a spreadsheet takes for the beginning of a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
-# The largest number SQLite knows; there are never so many alerts.
-_ALL = 2**63 - 1
 
 _Rows = list[dict[str, Any]]
 
@@ -109,22 +108,14 @@ def _stored(state: Path, account: str | None, since: str | None, limit: int | No
     """Alerts of a state file, and what its times mean."""
     from replay.state import StateFile
 
-    opened = StateFile.open(state, read_only=True)
-    try:
-        calendar = Calendar.from_dict(opened.facts["calendar"])
-        found = opened.query(
-            f"SELECT {', '.join(_STORED)} FROM alerts WHERE (:account IS NULL OR account = :account) "
-            "AND (:since IS NULL OR time >= :since) ORDER BY position DESC LIMIT :limit",
-            {
-                "account": account,
-                "since": stream_time(since, "--since", lambda: calendar),
-                "limit": min(limit or _ALL, _ALL),
-            },
-        )
-    finally:
-        opened.close()
-    rows = [dict(zip(_STORED, row, strict=True)) for row in reversed(found)]
-    return [row | {"when": calendar.iso(row["time"])} for row in rows], calendar
+    with closing(StateFile.open(state, read_only=True)) as file:
+        calendar = Calendar.from_dict(file.facts["calendar"])
+        earliest = stream_time(since, "--since", lambda: calendar)
+        if limit is None:
+            alerts = list(file.records.alerts(account=account, since=earliest))
+        else:
+            alerts = file.records.newest_alerts(limit, account=account, since=earliest)[::-1]
+    return alerts, calendar
 
 
 def _since(text: str | None) -> Callable[[dict[str, Any]], bool]:
@@ -142,7 +133,7 @@ def _since(text: str | None) -> Callable[[dict[str, Any]], bool]:
 
 def _text(rows: _Rows, style: str) -> str:
     if style == "json":
-        return "".join(row["json"] + "\n" for row in rows)
+        return "".join(json.dumps(row) + "\n" for row in rows)
     buffer = io.StringIO()
     writer = csv.writer(buffer, delimiter="\t" if style == "table" else ",", lineterminator="\n")
     writer.writerow(_COLUMNS)
@@ -162,7 +153,7 @@ def _parquet(rows: _Rows) -> bytes:
     kinds = {"position": pa.int64(), "time": pa.float64(), "score": pa.float64(), "tail_rate": pa.float64()}
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in (*_COLUMNS, "json")])
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist(rows, schema), sink)
+    pq.write_table(pa.Table.from_pylist([row | {"json": json.dumps(row)} for row in rows], schema), sink)
     return bytes(sink.getvalue())
 
 
@@ -191,12 +182,9 @@ def explain(
     picture_kind(path)
     check_writable(path)
     check_account(account)
-    opened = StateFile.open(state, read_only=True)
-    try:
-        found = Explanation.of(opened, account)
-    finally:
-        opened.close()
-    emit(found.to_dict() | {"picture": str(found.draw(path))}, json_target, _show_explanation)
+    with closing(StateFile.open(state, read_only=True)) as file:
+        explanation = Explanation.of(file.records, account)
+    emit(explanation.to_dict() | {"picture": str(explanation.draw(path))}, json_target, _show_explanation)
 
 
 def _show_explanation(console: Console, found: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections import Counter
-from collections.abc import Callable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stream_ccsd.account import state_sizes
@@ -20,6 +20,7 @@ from stream_ccsd.kafka.messages import Output, Record, alert_message, dead_lette
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.library.model import Model
 from stream_ccsd.status import Status
+from stream_ccsd.stores import ALERT_CAP
 from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError
 
 log = logging.getLogger(__name__)
@@ -27,20 +28,21 @@ log = logging.getLogger(__name__)
 Read = Callable[[bytes], bytes | None]
 
 _HEAD = struct.Struct("<BQ")  # layout, offset
-_LAYOUT = 1
+_LAYOUT = 2
 NOTHING = -1
 """The offset of a state that does not exist."""
 
 
 TOPIC = b"\0topic"
 """The key under which a changelog says which topic its states have seen. Names of accounts are printable."""
+_CAP = ALERT_CAP.encode()
 
 
 def is_account(key: bytes | None) -> bool:
-    """Whether a record of table or changelog is an account's: the alert cap has an empty key, marks begin with zero.
+    """Whether a record of table or changelog is an account's: keys of what belongs to no account begin with a zero.
 
-    >>> is_account(b"C1"), is_account(b""), is_account(TOPIC)
-    (True, False, False)
+    >>> is_account(b"C1"), is_account(ALERT_CAP.encode()), is_account(TOPIC), is_account(b"")
+    (True, False, False, False)
     """
     return bool(key) and not key.startswith(b"\0")  # type: ignore[union-attr]
 
@@ -71,9 +73,14 @@ def check_topic(topic: str, topic_id: str, mark: bytes | None) -> dict[bytes, by
     Raises
     ------
     ForeignStateError
-        If the topic was made anew.
+        If the topic was made anew, or the states are of another version.
     """
     ours = pack_stored(0, topic_id.encode())
+    if mark is not None and mark[:1] != ours[:1]:
+        raise ForeignStateError(
+            f"the account states for topic {topic!r} were written by another version of stream-ccsd: go on with that "
+            "version, or begin anew with another --group"
+        )
     if mark is not None and mark != ours:
         raise ForeignStateError(
             f"topic {topic!r} was made anew: the account states have seen the topic of that name with the id "
@@ -83,48 +90,56 @@ def check_topic(topic: str, topic_id: str, mark: bytes | None) -> dict[bytes, by
     return {} if mark is not None else {TOPIC: ours}
 
 
-class _StagedStates(MutableMapping[str, bytes]):
+class _StagedStates:
     """What the engine reads is in the table; what it writes waits here until its outputs are confirmed."""
 
     def __init__(self, read: Read) -> None:
         self._read = read
-        self._stored: dict[str, bytes | None] = {}
-        self.changed: dict[str, bytes] = {}
+        self.begin()
 
     def begin(self) -> None:
-        self._stored, self.changed = {}, {}
-
-    def new_accounts(self) -> int:
-        return sum(self._stored.get(account) is None for account in self.changed if account)
+        """A new batch: nothing is known of the table, and nothing waits."""
+        self._stored: dict[bytes, bytes | None] = {}
+        self._changed: dict[str, bytes] = {}
+        self._alert_cap: bytes | None = None
 
     def offset(self, account: str) -> int:
-        return stored_offset(self._find(account))
+        """The newest message that the account's stored state has seen."""
+        return stored_offset(self._stored_bytes(account.encode()))
 
-    def _find(self, account: str) -> bytes | None:
-        if account not in self._stored:
-            self._stored[account] = self._read(account.encode())
-        return self._stored[account]
+    def read(self, account: str) -> bytes | None:
+        """As written in this batch, else as stored."""
+        return self._changed.get(account) or self._unpacked(account.encode())
 
-    def __getitem__(self, account: str) -> bytes:
-        if account in self.changed:
-            return self.changed[account]
-        data = self._find(account)
-        if data is None:
-            raise KeyError(account)
+    def read_alert_cap(self) -> bytes | None:
+        """As written in this batch, else as stored."""
+        return self._alert_cap or self._unpacked(_CAP)
+
+    def write(self, states: Mapping[str, bytes], alert_cap: bytes | None) -> None:
+        """They wait for :meth:`changes`."""
+        self._changed.update(states)
+        self._alert_cap = alert_cap
+
+    def changes(self, newest: Mapping[str, int], last: int) -> dict[bytes, bytes]:
+        """What the batch changed, as the table holds it; ``newest`` are its accounts' newest offsets."""
+        changes = {a.encode(): pack_stored(newest[a], state) for a, state in self._changed.items()}
+        if self._alert_cap is not None:  # it belongs to no account, and has seen all there is
+            changes[_CAP] = pack_stored(last, self._alert_cap)
+        return changes
+
+    def new_accounts(self) -> int:
+        """Accounts that the table does not know yet."""
+        return sum(self._stored.get(account.encode()) is None for account in self._changed)
+
+    def _stored_bytes(self, key: bytes) -> bytes | None:
+        if key not in self._stored:
+            self._stored[key] = self._read(key)
+        return self._stored[key]
+
+    def _unpacked(self, key: bytes) -> bytes | None:
+        data = self._stored_bytes(key)
         # Bytes that are no state go to the engine as they are: it refuses them, with the reason.
-        return data if stored_offset(data) == NOTHING else data[_HEAD.size :]
-
-    def __setitem__(self, account: str, state: bytes) -> None:
-        self.changed[account] = state
-
-    def __delitem__(self, account: str) -> None:
-        raise NotImplementedError("states are never deleted")
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.changed)
-
-    def __len__(self) -> int:
-        return len(self.changed)
+        return data if data is None or stored_offset(data) == NOTHING else data[_HEAD.size :]
 
 
 @dataclass
@@ -161,9 +176,9 @@ class PartitionScorer:
         """
         self._states.begin()
         done = Scored()
-        found = [(record, self._parse(record)) for record in records]
-        fresh = [(r, t) for r, t in found if not isinstance(t, Transaction) or not self._was_entered(r, t, log_end)]
-        done.passed_over = len(found) - len(fresh)
+        parsed = [(record, self._parse(record)) for record in records]
+        fresh = [(r, t) for r, t in parsed if not isinstance(t, Transaction) or not self._was_entered(r, t, log_end)]
+        done.passed_over = len(parsed) - len(fresh)
         results = iter(self._process([(r, t) for r, t in fresh if isinstance(t, Transaction)]))
         newest: dict[str, int] = {}
         for record, transaction in fresh:
@@ -172,12 +187,7 @@ class PartitionScorer:
                 continue
             newest[transaction.account] = record.offset
             self._enter(done, record, next(results))
-        last = records[-1].offset
-        # The alert cap belongs to no account; it has seen all there is.
-        done.states = {
-            account.encode(): pack_stored(newest.get(account, last), state)
-            for account, state in self._states.changed.items()
-        }
+        done.states = self._states.changes(newest, records[-1].offset)
         done.created = self._states.new_accounts()
         return done
 
@@ -201,7 +211,7 @@ class PartitionScorer:
     def _was_entered(self, record: Record, transaction: Transaction, log_end: int | None) -> bool:
         seen = self._states.offset(transaction.account)
         if seen != NOTHING and not self._sizes_checked:
-            self._check_sizes(self._states[transaction.account])
+            self._check_sizes(self._states.read(transaction.account) or b"")
         if seen < record.offset:
             return False
         if log_end is not None and seen >= log_end:
@@ -214,10 +224,10 @@ class PartitionScorer:
 
     def _check_sizes(self, state: bytes) -> None:
         """Once: all states of a table are of one size."""
-        settings, found = self._engine.model.settings, state_sizes(state)
-        if found is not None and found != (settings.window, settings.local_history):
+        settings, sizes = self._engine.model.settings, state_sizes(state)
+        if sizes is not None and sizes != (settings.window, settings.local_history):
             raise ForeignStateError(
-                f"the account states are of windows of {found[0]} and histories of {found[1]} transactions, the model "
+                f"the account states are of windows of {sizes[0]} and histories of {sizes[1]} transactions, the model "
                 f"has {settings.window} and {settings.local_history}: go on with a model of the same windows, or begin "
                 "anew with another --group"
             )

@@ -17,11 +17,14 @@ from stream_ccsd.kafka.scoring import (
     TOPIC,
     ForeignStateError,
     PartitionScorer,
+    check_topic,
+    is_account,
     pack_stored,
     stored_offset,
 )
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.kafka.table import newest_states
+from stream_ccsd.stores import ALERT_CAP
 from stream_ccsd.transaction import Refusal, Schema
 from tests.conftest import with_settings
 
@@ -197,6 +200,16 @@ def test_states_belong_to_one_topic_whatever_its_length(model, records):
         handle(model, store, records[100:150], topic_id="another")
 
 
+def test_states_of_another_version_are_refused(model, records):
+    store = Store()
+    handle(model, store, records[:50])
+    mark = store.states[0, TOPIC]
+    assert check_topic("t", "one", mark) == {}
+    store.states[0, TOPIC] = b"\1" + mark[1:]
+    with pytest.raises(ForeignStateError, match="another version"):
+        handle(model, store, records[50:100])
+
+
 def test_a_damaged_state_refuses_its_account_only(model, records):
     states = {}
     run = scorer(model, states)
@@ -228,7 +241,8 @@ def test_the_alert_cap_is_kept_for_the_partition(model, records):
     states = {}
     run = scorer(capped, states, threshold=0.0)
     states.update(run.score(records[:50]).states)
-    assert b"" in states
+    assert ALERT_CAP.encode() in states
+    assert [key for key in states if not is_account(key)] == [ALERT_CAP.encode()]
     again = scorer(capped, states, threshold=0.0).score(records[50:100])
     assert again.alerts == 0  # the one alert was in the first batch
     assert again.entered == 50

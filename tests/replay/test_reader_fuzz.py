@@ -98,10 +98,13 @@ def test_good_files_with_damage(good, tmp_path, name, changes, encoding):
     read(path, wanted=Wanted(start=1.5, accounts=frozenset({"b"})))
 
 
+FACTS = {"model": "m", "source": "s", "threshold": 1.0, "calendar": {"unit": "number", "origin": None}}
+
+
 @pytest.fixture(scope="module")
 def state(tmp_path_factory):
     path = tmp_path_factory.mktemp("state") / "s.db"
-    StateFile.create(path, {"model": "m", "source": "s", "threshold": 1.0}).close()
+    StateFile.create(path, FACTS).close()
     return path.read_bytes()
 
 
@@ -116,7 +119,7 @@ def test_state_files_of_any_bytes(state, tmp_path, content, wal, read_only):
         (tmp_path / "s.db-wal").write_bytes(wal)
     try:
         with closing(StateFile.open(path, read_only)) as opened:
-            assert opened.facts == {"model": "m", "source": "s", "threshold": 1.0}
-            export(opened, tmp_path / "out")
+            assert opened.facts == FACTS
+            export(opened.records, tmp_path / "out")
     except StreamCcsdError:
         pass

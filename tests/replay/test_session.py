@@ -17,9 +17,9 @@ from replay.pace import Pace
 from replay.session import Session
 from replay.source import START, FileSource, ListSource, SortedSource, Wanted
 from replay.state import StateFile
-from replay.tally import OverTime
+from replay.tally import Tally
 from stream_ccsd.errors import StreamCcsdError
-from tests.conftest import with_settings
+from tests.conftest import scores_at, with_settings
 
 FILES = ("scores.parquet", "alerts.jsonl", "dead_letters.jsonl")
 
@@ -121,7 +121,7 @@ def test_a_batch_is_recorded_whole_or_not_at_all(whole, model, stream_file, tmp_
     monkeypatch.undo()
     state = StateFile.open(tmp_path / "s.db", read_only=True)
     assert state.position == 500  # five batches; the states of the sixth are not there
-    assert sum(s.num_rows for s in state.scores()) + len(list(state.lines("dead_letters"))) == 500
+    assert sum(s.num_rows for s in state.records.score_batches()) + len(list(state.records.dead_letters())) == 500
     state.close()
     Session(FileSource(stream_file, label="pattern"), model, tmp_path, tmp_path / "s.db", resume=True).run()
     assert contents(tmp_path) == whole[0]
@@ -187,7 +187,7 @@ def test_alerts_can_be_read_while_a_replay_runs(model, source, tmp_path):
 
     def look(clock, harvest):
         reader = StateFile.open(path, read_only=True)
-        seen.append(reader.query("SELECT count(*) FROM alerts")[0][0])
+        seen.append(reader.records.totals().alerts)
         reader.close()
 
     summary = Session(source, model, tmp_path, path).run(progress=look, batch=300)
@@ -225,13 +225,13 @@ def test_explain_finds_what_the_engine_said(model, source, results, tmp_path):
     Session(source, model, tmp_path, tmp_path / "s.db").run()
     state = StateFile.open(tmp_path / "s.db", read_only=True)
     alerted = next(r for r in results if r.alert)
-    found = Explanation.of(state, alerted.transaction.account)
+    found = Explanation.of(state.records, alerted.transaction.account)
     own = [r for r in results if r.transaction.account == found.account]
-    assert found.scores["score"].to_pylist() == [r.score for r in own]
+    assert [row["score"] for row in found.scores] == [r.score for r in own]
     assert [a["id"] for a in found.alerts] == [r.alert.id for r in own if r.alert]
     assert found.draw(tmp_path / "a.png").stat().st_size > 10_000
     with pytest.raises(StreamCcsdError, match="most suspicious"):
-        Explanation.of(state, "nobody")
+        Explanation.of(state.records, "nobody")
     with pytest.raises(StreamCcsdError, match="name a file that ends in"):
         found.draw(tmp_path / "a.nonsense")
     state.close()
@@ -383,7 +383,8 @@ def test_a_folder_that_cannot_be_written_is_said(model, stream, tmp_path):
 
 
 def test_time_far_away_makes_no_long_axis():
-    over = OverTime()
-    over.add("events", np.array([0.0, 1.7e9]))
-    assert max(over.events) - min(over.events) < 400
-    assert sum(over.events.values()) == 2
+    tally = Tally()
+    tally.add_scores(scores_at([0.0, 1.7e9]))
+    counts = tally.over_time.of("transactions")
+    assert max(counts) - min(counts) < 400
+    assert sum(counts.values()) == 2

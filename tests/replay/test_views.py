@@ -21,12 +21,13 @@ from replay.explain import picture_name
 from replay.session import Session
 from replay.source import ListSource
 from replay.state import StateFile
-from replay.tally import OverTime
+from replay.tally import Tally
 from stream_ccsd.calendar import UNITS, Calendar
 from stream_ccsd.cli.main import app
 from stream_ccsd.library.model import Model
 from stream_ccsd.page import along_time, axes, drawn
 from stream_ccsd.transaction import MAX_NUMBER
+from tests.conftest import scores_at
 
 runner = CliRunner()
 
@@ -196,13 +197,14 @@ def test_a_state_keeps_its_calendar(state):
 def test_events_are_counted_in_widths_that_people_know(calendar, span, width):
     import numpy as np
 
-    over = OverTime(calendar)
+    tally = Tally(calendar)
     times = np.linspace(1.5e9, 1.5e9 + span, 5000, endpoint=False)
     for part in np.array_split(times, 7):
-        over.add("events", part)
+        tally.add_scores(scores_at(part))
+    over = tally.over_time
     assert calendar.length(over.width) == width
     places, counts = np.unique(np.floor(times / over.width).astype(int), return_counts=True)
-    assert dict(over.events) == dict(zip(places.tolist(), counts.tolist(), strict=True))
+    assert over.of("transactions") == dict(zip(places.tolist(), counts.tolist(), strict=True))
 
 
 @given(
