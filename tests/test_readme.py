@@ -142,6 +142,7 @@ def test_every_link_leads_somewhere(page):
         path, _, anchor = target.partition("#")
         place = ((ROOT / page).parent / path).resolve() if path else ROOT / page
         assert place.exists(), target
+        assert place.suffix != ".png" or place.stat().st_size < 150_000, "a picture that every clone carries"
         if anchor:
             headings = re.findall(r"^#+ (.+)$", place.read_text(encoding="utf-8"), flags=re.MULTILINE)
             assert anchor in map(slug, headings), target
