@@ -15,9 +15,21 @@ SOURCES = sorted(path for package in ("stream_ccsd", "replay", "offline") for pa
 
 # The rooms of the house, in the order in which they may build on each other: each imports only from those before it.
 # The README's map shows them in this order, several in a row where that reads better.
-BASICS = ["errors", "status", "numeric", "progress", "vector", "memory", "writing", "calendar", "page", "settings"]
-METHOD = ["transaction", "codes", "account", "divergence", "library", "score", "alert", "step", "engine", "fitting"]
-CORE = [*BASICS, *METHOD, "clustering"]
+BASICS = [
+    "errors",
+    "status",
+    "numeric",
+    "progress",
+    "vector",
+    "memory",
+    "writing",
+    "calendar",
+    "page",
+    "scores",
+    "settings",
+]
+METHOD = ["transaction", "codes", "account", "divergence", "library", "score", "alert", "stores", "step", "engine"]
+CORE = [*BASICS, *METHOD, "fitting", "records", "clustering"]
 ORDER = [*CORE, "cli", "kafka", "replay", "offline"]
 # What the core does without: Kafka, tables, terminals.
 KAFKA = {"faust", "mode", "aiokafka", "aiohttp", "confluent_kafka", "prometheus_client", "rocksdict"}

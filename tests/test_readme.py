@@ -1,45 +1,148 @@
-"""The README is a promise: its example runs, its commands exist, CI runs its test command to the letter."""
+"""READMEs are promises: their examples run, their commands, options, rooms and links exist, the first is short."""
 
 import re
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from stream_ccsd.cli.main import app
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("[!.]*/README.md"), *ROOT.glob(".github/*.md")})
+TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
+README = TEXTS["README.md"]
+# Options in prose that are another program's: docker compose's.
+FOREIGN = {"--profile"}
+# What the examples of a page print.
+SAID = {
+    "README.md": ("normal transactions score this high", " nats "),
+    "stream_ccsd/README.md": ("time malformed time: expected",),
+}
 
 
-def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+def blocks(text: str, *languages: str) -> list[str]:
+    return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+
+
+def inline(text: str) -> list[str]:
+    """Code within sentences, with a line's end inside of it as a space."""
+    prose = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    return [" ".join(code.split()) for code in re.findall(r"`([^`]+)`", prose)]
+
+
+def commands(text: str) -> list[str]:
+    """Whatever a reader could type behind ``stream-ccsd``."""
+    lines = [line.partition("  #")[0] for block in blocks(text, "console", "bash") for line in block.splitlines()]
+    typed = [part for line in lines for part in re.split(r"&&|&|\|\|", line)]
+    known = r"(?:^|/|\s)stream-ccsd ((?!…).+)"
+    table = re.findall(r"^\|.*\| `((?:evaluate|bench) [^`]+)` \|$", text, flags=re.MULTILINE)
+    return [m[1] for code in [*typed, *inline(text)] if (m := re.search(known, code.strip()))] + table
+
+
+def help_of(words: tuple[str, ...]) -> str:
+    if words not in _HELP:
+        result = CliRunner().invoke(app, [*words, "--help"])
+        assert result.exit_code == 0, f"no command {' '.join(words)}: {result.output}"
+        _HELP[words] = result.output
+    return _HELP[words]
+
+
+_HELP: dict[tuple[str, ...], str] = {}
+
+
+def options(text: str) -> set[str]:
+    return set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text))
+
+
+def options_below(words: tuple[str, ...]) -> set[str]:
+    """Of a command and, where it is a group, of all its commands."""
+    text, _, listed = help_of(words).partition("\nCommands:\n")
+    below = re.findall(r"^  ([a-z]+) ", listed, flags=re.MULTILINE)
+    return options(text).union(*(options_below((*words, name)) for name in below))
+
+
+def slug(heading: str) -> str:
+    """The anchor that a heading has on a rendered page."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+
+def test_the_pages_are_all_there():
+    wanted = {"README.md", "CHANGELOG.md", ".github/CONTRIBUTING.md"}
+    assert wanted | {f"{room}/README.md" for room in ("stream_ccsd", "replay", "offline", "deploy")} == set(TEXTS)
+
+
+def test_people_finish_the_first():
+    assert len(README.splitlines()) <= 150
 
 
 def test_ci_runs_the_command_of_the_readme():
-    assert blocks("bash")[1].strip() in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    assert blocks(README, "bash")[1].strip() in (ROOT / ".ci" / "run").read_text(encoding="utf-8")
 
 
-def test_the_examples_run(tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("page", [name for name, text in TEXTS.items() if blocks(text, "python")])
+def test_the_examples_run(page, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    for block in blocks("python"):
-        exec(compile(block, "README.md", "exec"), {})
+    for block in blocks(TEXTS[page], "python"):
+        exec(compile(block, page, "exec"), {})
     printed = capsys.readouterr().out
-    assert "normal transactions score this high" in printed
-    assert "nats" in printed
-    assert (tmp_path / "model" / "model.json").is_file()
+    for said in SAID[page]:
+        assert said in printed
+    assert list(tmp_path.glob("*/model.json"))
 
 
-def test_every_command_exists():
-    commands = set(re.findall(r"`stream-ccsd ((?:[a-z]+ ?)+)", README)) | {"replay"}
-    assert len(commands) >= 3
-    for command in commands:
-        result = CliRunner().invoke(app, [*command.split(), "--help"])
-        assert result.exit_code == 0, command
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_command_exists_with_its_options(page):
+    for command in commands(TEXTS[page]):
+        words = re.match(r"(?:[a-z]+(?: |$))*", command)[0].split()
+        missing = options(command) - options(help_of(tuple(words)))
+        assert not missing, f"{page}: stream-ccsd {command}"
 
 
-def test_every_room_exists():
-    rooms = re.findall(r"^\| `([^|]+?)` *\|", README, flags=re.MULTILINE)
-    assert len(rooms) > 8
-    for line in rooms:
-        for room in line.replace("`", "").split(", "):
-            assert (ROOT / room).exists() or (ROOT / "stream_ccsd" / room).exists(), room
+def test_commands_are_found_where_readers_find_them():
+    """So that the test above cannot pass by finding none."""
+    found = {" ".join(c.split()[:2]) if c.startswith(("bench", "evaluate")) else c.split()[0] for c in commands(README)}
+    assert found >= {"fit", "replay", "alerts", "explain", "worker", "evaluate fraud", "evaluate clustering"}
+    assert found >= {f"bench {name}" for name in ("engine", "replay", "kafka", "pairwise")}
+    assert commands("`stream-ccsd nothing --at-all`") == ["nothing --at-all"]
+    assert {"--resume", "--beginning", "--guarantee", "--published", "--sizes", "--debug"} <= options_below(())
+
+
+def test_every_option_in_a_sentence_is_one_of_some_command():
+    known = FOREIGN | options_below(())
+    for page, text in TEXTS.items():
+        named = {option for code in inline(text) if code.startswith("--") for option in options(code)}
+        assert not named - known, page
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_room_exists(page):
+    cells = re.findall(r"^\| (`[^|]+`) *\|", TEXTS[page], flags=re.MULTILINE)
+    rooms = [room for cell in cells for room in re.findall(r"`([\w./]+(?:/|\.py))`", cell)]
+    for room in rooms:
+        assert any((place / room).exists() for place in (ROOT, ROOT / "stream_ccsd", (ROOT / page).parent)), room
+    assert page != "README.md" or len(rooms) > 12
+
+
+def test_every_room_is_on_the_map():
+    """Of the engine; the other rooms are a line each."""
+    maps = README + TEXTS["stream_ccsd/README.md"]
+    for place in (ROOT / "stream_ccsd").iterdir():
+        if place.suffix == ".py" and not place.name.startswith("__"):
+            assert re.search(rf"`(stream_ccsd/)?{place.name}`", maps), place.name
+        elif (place / "__init__.py").is_file():
+            assert f"`stream_ccsd/{place.name}/`" in maps, place.name
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_every_link_leads_somewhere(page):
+    for target in re.findall(r"\]\(([^)\s]+)\)", TEXTS[page]):
+        if re.match(r"https?://", target):
+            continue
+        path, _, anchor = target.partition("#")
+        place = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+        assert place.exists(), target
+        assert place.suffix != ".png" or place.stat().st_size < 150_000, "a picture that every clone carries"
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", place.read_text(encoding="utf-8"), flags=re.MULTILINE)
+            assert anchor in map(slug, headings), target

@@ -59,11 +59,13 @@ async def newest_messages(settings: WorkerSettings, topics: Mapping[str, Topic])
     BrokerError
         If one cannot be read: no rights, or a compression that nobody here knows.
     """
-    consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, **settings.security().client_options())
     read = dict.fromkeys(topics, 0)
+    places = [TopicPartition(name, p) for name, topic in topics.items() for p in range(topic.partitions)]
+    if not places:  # and a client that is stopped before it has asked anything raises its own cancellation
+        return read
+    consumer = AIOKafkaConsumer(bootstrap_servers=settings.brokers, **settings.security().client_options())
     try:
         await start_client(consumer, settings.brokers)
-        places = [TopicPartition(name, p) for name, topic in topics.items() for p in range(topic.partitions)]
         begin, end = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
         full = [place for place in places if end[place] > begin[place]]
         consumer.assign(full)

@@ -120,6 +120,19 @@ def check(cluster, **environment):
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
 
 
+def test_a_check_before_there_are_any_topics(brokers, model_folder):
+    """On a new broker, which is where people begin."""
+    names = {kind: f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("group", "transactions", "scores", "alerts")}
+    command = [sys.executable, "-m", "stream_ccsd", "worker", "--check", "--broker", f"kafka://{brokers}"]
+    command += ["--model", str(model_folder), "--dead-letters", f"letters-{names['group']}", "--json", "-"]
+    command += [part for kind, name in names.items() for part in (f"--{kind}", name)]
+    looked = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert looked.returncode == 0, looked.stderr
+    topics = json.loads(looked.stdout)["topics"]
+    assert names["transactions"] in topics
+    assert not any(topic["exists"] or topic["messages_read"] for topic in topics.values())
+
+
 def test_every_codec_is_read(cluster, many, model, tmp_path):
     part = many[:2000]
     worker = cluster.worker("a")

@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 from replay.files import read_transactions
 from replay.simulator import simulate
 from stream_ccsd.cli.main import app
-from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.model import Model
 
 runner = CliRunner()
@@ -147,8 +146,8 @@ def test_a_file_with_every_kind_of_damage(model_folder, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--from", "nan"], "--from must be a finite time"),
-        (["--until", "inf"], "--until must be a finite time"),
+        (["--from", "nan"], "expected a number or a date"),
+        (["--until", "inf"], "expected a number or a date"),
         (["--accounts", "nobody"], "is chosen by --accounts nobody; there are accounts like a0, a1, a2"),
     ],
 )
@@ -157,8 +156,8 @@ def test_a_choice_that_cannot_be_meant(model_folder, tmp_path, options, message)
     path.write_text(HEADER + "".join(GOOD))
     arguments = ["replay", "--data", path, "--model", model_folder, "--out", tmp_path / "out", *options]
     done = runner.invoke(app, [str(a) for a in arguments])
-    assert isinstance(done.exception, StreamCcsdError)
-    assert message in str(done.exception)
+    assert done.exit_code != 0
+    assert message in f"{done.exception} {done.output}"
 
 
 def test_another_encoding_can_be_named(model_folder, tmp_path):
