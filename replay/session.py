@@ -117,7 +117,7 @@ class _InMemory:
         self._files.add(harvest)
         self._tally.add_scores(harvest.scores)
         self._tally.add_alerts(json.loads(alert_line(*alert)) for alert in harvest.alerts)
-        self._tally.add_dead_letters(DeadLetterCount(d.kind, d.field, 1) for d in harvest.dead_letters)
+        self._tally.add_dead_letters(DeadLetterCount(d.kind.value, d.field, 1) for d in harvest.dead_letters)
         self.reached = harvest.reached
 
     def finish(self) -> Tally:

@@ -12,7 +12,7 @@ import sqlite3
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,6 @@ from stream_ccsd.records import DeadLetter
 
 # Account states kept in memory besides the file: at 4 KB each, some 200 MB.
 _CACHED_ACCOUNTS = 50_000
-
-
 # Bins of the timeline in the file: more are merged into wider ones.
 _MOST_BINS = 4096
 
@@ -46,9 +44,10 @@ class StateFile:
             ((position, checksum, *stored),) = checked_rows(path, connection, "progress")
             self._identity = _identity(path)
         self.reached = Place(position, checksum)
-        self._total, self._alert_cap, self._bin_width, self._facts = stored
+        *progress, self._facts = stored
         self.facts: dict[str, Any] = json.loads(self._facts)
-        self._batch = _Batch(self._alert_cap, self._bin_width)
+        self._stored = _Progress(*progress)
+        self._pending = replace(self._stored)  # with what the batch at hand changes
         self.states = _States(self)
         self.records = SqliteRecords(path, connection, self.facts)
 
@@ -86,12 +85,10 @@ class StateFile:
             if harvest.scores.num_rows:
                 self._insert_scores(harvest.scores, harvest.reached.position)
                 self._add_to_timeline(harvest.scores)
-            total = self._move(harvest.reached)
+            self._move(harvest.reached)
             self.check_in_place()
             self._connection.execute("COMMIT")
-        self.reached, self._total = harvest.reached, total
-        self._alert_cap, self._bin_width = self._batch.alert_cap, self._batch.bin_width
-        self._batch.added = 0
+        self.reached, self._stored = harvest.reached, replace(self._pending)
 
     def check_in_place(self) -> None:
         """Refuse to go on when the file is no longer there: what is written then is lost when the process ends.
@@ -115,19 +112,19 @@ class StateFile:
         self._connection.executemany(
             f"INSERT OR REPLACE INTO {table} (checksum, {columns}) VALUES ({marks})", with_checksums
         )
-        self._batch.added += sum(row[0] for row in with_checksums)
+        self._pending.total += sum(row[0] for row in with_checksums)
 
     def _replace(self, table: str, rows: list[tuple[Any, ...]]) -> None:
         """Rows by their first column, new or in the place of older ones."""
         key = COLUMNS[table].partition(",")[0]
         for row in rows:
             for (old,) in self._connection.execute(f"SELECT checksum FROM {table} WHERE {key} = ?", row[:1]):
-                self._batch.added -= old
+                self._pending.total -= old
         self._insert(table, rows)
 
     def _delete(self, table: str, condition: str) -> None:
         for (old,) in self._connection.execute(f"SELECT checksum FROM {table} WHERE {condition}"):
-            self._batch.added -= old
+            self._pending.total -= old
         self._connection.execute(f"DELETE FROM {table} WHERE {condition}")
 
     def _forget_unfinished(self) -> None:
@@ -148,7 +145,7 @@ class StateFile:
 
     def _add_to_timeline(self, scores: pa.RecordBatch) -> None:
         """Count a batch in its bins; should there be too many by then, all become wider."""
-        timeline = Timeline(self.records.calendar, self._batch.bin_width)
+        timeline = Timeline(self.records.calendar, self._pending.bin_width)
         timeline.add(scores)
         for place in list(timeline.bins):
             for known in self._connection.execute(
@@ -164,20 +161,18 @@ class StateFile:
                 timeline.widen()
             self._delete("timeline", "true")
             self._insert("timeline", _timeline_rows(timeline))
-            self._batch.bin_width = timeline.width
+            self._pending.bin_width = timeline.width
 
-    def _move(self, reached: Place) -> int:
-        """Write how far the stream was read; returns the sum of all checksums."""
-        total = self._total + self._batch.added
-        row = (reached.position, reached.checksum, total, self._batch.alert_cap, self._batch.bin_width, self._facts)
+    def _move(self, reached: Place) -> None:
+        """Write how far the stream was read."""
+        row = (reached.position, reached.checksum, *astuple(self._pending), self._facts)
         moved = self._connection.execute(
             "UPDATE progress SET checksum = ?, position = ?, records = ?, total = ?, alert_cap = ?, bin_width = ? "
             "WHERE position = ? AND total = ?",
-            (row_checksum(*row), *row[:-1], self.position, self._total),
+            (row_checksum(*row), *row[:-1], self.position, self._stored.total),
         ).rowcount
         if moved != 1:
             raise StreamCcsdError(f"another replay is writing to {self.path}: this one stops, that one goes on")
-        return total
 
     @contextmanager
     def batch(self) -> Iterator[None]:
@@ -199,7 +194,7 @@ class StateFile:
         """Forget what was written since the last batch."""
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
-        self._batch = _Batch(self._alert_cap, self._bin_width)
+        self._pending = replace(self._stored)
         self.states.forget_recent()
 
     def close(self) -> None:
@@ -215,7 +210,7 @@ class StateFile:
 
     def read_alert_cap(self) -> bytes | None:
         """As the batch at hand has left it."""
-        return self._batch.alert_cap
+        return self._pending.alert_cap
 
     def write_states(self, states: Mapping[str, bytes], alert_cap: bytes | None) -> None:
         """Store states as part of the batch; ``record`` completes it."""
@@ -223,16 +218,16 @@ class StateFile:
             self.begin()
             self._replace("states", list(states.items()))
         if alert_cap is not None:
-            self._batch.alert_cap = alert_cap
+            self._pending.alert_cap = alert_cap
 
 
 @dataclass
-class _Batch:
-    """What the batch at hand changes in ``progress``, until it is recorded."""
+class _Progress:
+    """What the file's one row of progress holds besides the place and the facts."""
 
+    total: int  # of all checksums
     alert_cap: bytes | None
-    bin_width: int
-    added: int = 0  # to the sum of all checksums
+    bin_width: int  # of the timeline
 
 
 class _States:

@@ -174,8 +174,8 @@ class RocksStore(FaustRocksStore):
 
     def changelog_seen(self, partition: int) -> int | None:
         """As it was written with the states."""
-        found = self.read(partition, self.offset_key)
-        return None if found is None else int(found)
+        offset = self.read(partition, self.offset_key)
+        return None if offset is None else int(offset)
 
     @contextlib.contextmanager
     def _explaining(self, writing: bool = False) -> Iterator[None]:
@@ -256,8 +256,8 @@ class MemoryStore(memory.Store):
 
     def accounts(self) -> int:
         """As many as the dictionaries hold."""
-        found = (self._states[tp.partition] for tp in active_changelogs(self))
-        return sum(map(is_account, (key for states in found for key in states)))
+        partitions = (self._states[tp.partition] for tp in active_changelogs(self))
+        return sum(map(is_account, (key for states in partitions for key in states)))
 
     def changelog_seen(self, partition: int) -> int | None:
         """Nothing outlives the process."""
