@@ -38,6 +38,9 @@ def jars(broker_module, tmp_path_factory):
 @pytest.fixture(scope="session")
 def brokers(request, tmp_path_factory):
     """Address of a broker, host:port."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # One for the whole run: were these tests spread over processes, each would have its own, at twice the load.
+        (tmp_path_factory.getbasetemp().parent / "broker").touch(exist_ok=False)
     known = os.environ.get("KAFKA_BOOTSTRAP_SERVERS")
     if known:
         yield known
