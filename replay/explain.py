@@ -121,7 +121,7 @@ def picture_name(account: str) -> str:
     """A file name for an account's picture, another for every account.
 
     >>> picture_name("C109"), picture_name("a/b"), picture_name("a.b")
-    ('C109.png', 'a_b-8e78b1ae.png', 'a_b-b7bf4e8d.png')
+    ('C109.png', 'a_b-82badf67.png', 'a_b-31d1e1bc.png')
     """
     readable = "".join(c if c.isalnum() else "_" for c in account[:_LONGEST_NAME])
     if readable != account:  # something was replaced or cut, which another account may share

@@ -1,8 +1,10 @@
 """Scores and alerts as they were when they were last meant to change, on the simulator and on BankSim.
 
-Sums are compared to nine digits, not to the bit: another processor rounds some sums in another order. Which alerts
-there are is compared exactly. Whoever changes a score on purpose prints the new figures with
-``python -m tests.test_pinned`` (BankSim where ``STREAM_CCSD_DATA`` says so) and says in the commit why they are others.
+Sums are compared to nine digits, not to the bit: another processor rounds some sums in another order. Rarities have
+seven: they follow from tails whose fit stops within 1e-5 of the best one, at a place that the last bit decides (with
+AVX-512 and without it, BankSim's differ by 2e-9). Which alerts there are is compared exactly. Whoever changes a score
+on purpose prints the new figures with ``python -m tests.test_pinned`` (BankSim where ``STREAM_CCSD_DATA`` says so) and
+says in the commit why they are others.
 """
 
 import hashlib
@@ -25,6 +27,7 @@ from stream_ccsd.settings import Settings
 PINNED = json.loads((Path(__file__).parent / "pinned.json").read_text())
 # Long enough for every score to have said something.
 DAYS = 75.0
+RARITIES = ("score", "maximum")
 
 
 def figures(source, model, folder):
@@ -32,7 +35,7 @@ def figures(source, model, folder):
     Session(source, model, folder).run()
     scores = pq.read_table(folder / "scores.parquet")
     found = {"transactions": scores.num_rows}
-    for name in ("outcome", "habit", "divergence", "score", "maximum"):
+    for name in ("outcome", "habit", "divergence", *RARITIES):
         found[name] = float(np.nansum(scores[name].to_numpy(zero_copy_only=False)))
     alerts = [json.loads(line)["id"] for line in (folder / "alerts.jsonl").read_text().splitlines()]
     found |= {"alerts": len(alerts), "which": hashlib.sha256("".join(alerts).encode()).hexdigest()[:16]}
@@ -54,7 +57,8 @@ def banksim(folder, root):
 def check(found, name):
     assert found.keys() == PINNED[name].keys()
     for key, value in PINNED[name].items():
-        assert found[key] == (pytest.approx(value, rel=1e-9) if isinstance(value, float) else value), key
+        digits = 1e-7 if key in RARITIES else 1e-9
+        assert found[key] == (pytest.approx(value, rel=digits) if isinstance(value, float) else value), key
 
 
 def test_the_simulator_is_scored_as_before(tmp_path):

@@ -146,8 +146,8 @@ def test_a_file_with_every_kind_of_damage(model_folder, tmp_path):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--from", "nan"], "expected a number or a date"),
-        (["--until", "inf"], "expected a number or a date"),
+        (["--from", "nan"], "expected a finite number or a date"),
+        (["--until", "inf"], "expected a finite number or a date"),
         (["--accounts", "nobody"], "is chosen by --accounts nobody; there are accounts like a0, a1, a2"),
     ],
 )
