@@ -89,13 +89,13 @@ class Reading:
         kinds = {".csv": self._csv, ".parquet": self._parquet, **dict.fromkeys(_JSON_LINES, self._json_lines)}
         if self._kind not in kinds:
             raise StreamCcsdError(f"{self.path}: unknown format; .csv, .jsonl (also .gz, .xz) and .parquet are read")
-        found = False
+        is_empty = True
         with readable(self.path):
             for row in kinds[self._kind]():
-                found = True
+                is_empty = False
                 self.share = self._passed()
                 yield row
-        if not found:
+        if is_empty:
             raise StreamCcsdError(f"{self.path} holds no transaction: it is empty, or has a header only")
 
     @contextmanager
@@ -194,8 +194,8 @@ def read_transactions(
     StreamCcsdError
         If the file cannot be read, has no known format, or lacks a column.
     """
-    for _, found in parsed_rows(Reading(path, encoding), schema):
-        yield found
+    for _, parsed in parsed_rows(Reading(path, encoding), schema):
+        yield parsed
 
 
 def parsed_rows(reading: Reading, schema: Schema | None = None) -> Iterator[tuple[Row, Transaction | Refusal]]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from replay.source import FileSource, Wanted
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
 from stream_ccsd.progress import Progress
+from stream_ccsd.sampling import shuffled
 from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Refusal, Schema, Transaction
 
@@ -45,15 +45,14 @@ def fit_file(
     refused = 0
     source = FileSource(path, schema, label=label, encoding=encoding, wanted=Wanted(until=until))
     for item in source.items():
-        if isinstance(item.found, Refusal):
+        if isinstance(item.parsed, Refusal):
             refused += 1
             continue
-        by_account.setdefault(item.found.account, []).append(item.found)
+        by_account.setdefault(item.parsed.account, []).append(item.parsed)
         if item.label:
-            suspect.add(item.found.account)
-    normal = sorted(set(by_account) - suspect)
-    kept = np.random.default_rng(seed).permutation(len(normal))[: int(np.ceil(share * len(normal)))]
-    accounts = frozenset(normal[i] for i in kept)
+            suspect.add(item.parsed.account)
+    normal = set(by_account) - suspect
+    accounts = frozenset(shuffled(normal, seed)[: math.ceil(share * len(normal))])
     if not accounts:
         raise StreamCcsdError(f"{path} has no account to fit on ({refused:,} records refused)")
     # In time order within each account; the order among accounts does not matter to a fit.

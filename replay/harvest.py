@@ -23,8 +23,8 @@ def alert_line(position: int, alert: Alert) -> str:
 def dead_letter(item: Item, why: Refusal) -> DeadLetter:
     """A record of a source and what is wrong with it."""
     raw = item.raw
-    if not raw and not isinstance(item.found, Refusal):  # a stream in memory: the transaction is the record
-        raw = json.dumps({name: getattr(item.found, name) for name in item.found.__dataclass_fields__})
+    if not raw and not isinstance(item.parsed, Refusal):  # a stream in memory: the transaction is the record
+        raw = json.dumps({name: getattr(item.parsed, name) for name in item.parsed.__dataclass_fields__})
     return DeadLetter.of(Origin(item.position), why, raw, item.line)
 
 
@@ -43,8 +43,8 @@ class Harvest:
         answers = iter(results)
         records, alerts, dead = [], [], []
         for item in items:
-            if isinstance(item.found, Refusal):
-                dead.append(dead_letter(item, item.found))
+            if isinstance(item.parsed, Refusal):
+                dead.append(dead_letter(item, item.parsed))
                 continue
             result = next(answers)
             if not result.entered:

@@ -102,18 +102,18 @@ async def _send_all(
     done, waiting = Produced(), deque[Any]()
     begun = time.perf_counter()
     for item in source.items():
-        if isinstance(item.found, Refusal):
-            bury(dead_letter(item, item.found))
+        if isinstance(item.parsed, Refusal):
+            bury(dead_letter(item, item.parsed))
             done.dead_letters += 1
             continue
-        delay = pace.delay(item.found.time)
+        delay = pace.delay(item.parsed.time)
         while delay > 0 and not stop():
             await asyncio.sleep(min(delay, _SLEEP))
             delay -= _SLEEP
         if stop():
             done.complete = False
             break
-        waiting.append(await producer.send(topic, transaction_message(item.found), key=item.found.account.encode()))
+        waiting.append(await producer.send(topic, transaction_message(item.parsed), key=item.parsed.account.encode()))
         done.sent += 1
         while len(waiting) > _UNCONFIRMED:
             await _confirmed(waiting.popleft(), stop)

@@ -30,12 +30,12 @@ class Pace:
         """
         if text == "max":
             return cls()
-        found = re.fullmatch(r"(\d+\.?\d*|\.\d+)(x|/s)?", text.strip())
-        if not found or not float(found[1]) > 0:
+        match = re.fullmatch(r"(\d+\.?\d*|\.\d+)(x|/s)?", text.strip())
+        if not match or not float(match[1]) > 0:
             raise StreamCcsdError(
                 f"the speed {text!r} is none of: max, 10x (times the stream's own pace), 500 (events/s)"
             )
-        return cls(factor=float(found[1])) if found[2] == "x" else cls(events=float(found[1]))
+        return cls(factor=float(match[1])) if match[2] == "x" else cls(events=float(match[1]))
 
     def delay(self, event_time: float) -> float:
         """Seconds to wait before the next event, which happened at that time of the stream."""

@@ -91,7 +91,7 @@ def replay_stream(
             raise BrokenSourceError(str(error)) from error
         if item is None:
             break
-        delay = 0.0 if isinstance(item.found, Refusal) else pace.delay(item.found.time)
+        delay = 0.0 if isinstance(item.parsed, Refusal) else pace.delay(item.parsed.time)
         waited_long = delay > 0 and time.perf_counter() - flushed + delay > _LONGEST_WAIT
         if pending and (waited_long or len(pending) >= batch):
             flush()
@@ -111,7 +111,7 @@ def replay_stream(
 
 def _scored(engine: Engine, items: list[Item], clock: Clock) -> list[Result]:
     """Results of the transactions; the first few one by one, for their latency: the bits are the same."""
-    transactions = [item.found for item in items if isinstance(item.found, Transaction)]
+    transactions = [item.parsed for item in items if isinstance(item.parsed, Transaction)]
     begun = time.perf_counter()
     results: list[Result] = []
     for number, transaction in enumerate(transactions[:_ALONE]):

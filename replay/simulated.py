@@ -18,6 +18,7 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
 from stream_ccsd.progress import Progress
+from stream_ccsd.sampling import shuffled
 from stream_ccsd.settings import Settings
 from stream_ccsd.writing import replacing
 
@@ -30,9 +31,8 @@ def simulated_replay(
 ) -> tuple[Model, ListSource]:
     """A model, and a source of transactions it has not seen, with the simulator's labels beside them."""
     stream = simulate(accounts=accounts, days=days, seed=seed)
-    normal = sorted(stream.normal_accounts())
-    chosen = np.random.default_rng(seed).permutation(len(normal))[: int(_FITTED * len(normal))]
-    fitted = {normal[i] for i in chosen}
+    normal = shuffled(stream.normal_accounts(), seed)
+    fitted = set(normal[: int(_FITTED * len(normal))])
     model = fit((t for t in stream.transactions if t.account in fitted), settings, progress)
     events = [t for t in stream.transactions if t.account not in fitted]
     return model, ListSource(f"simulated stream, seed {seed}", events, stream.fraud)

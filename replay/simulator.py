@@ -115,19 +115,19 @@ class Town:
     def _frauds(self, rng: np.random.Generator, number: int) -> list[tuple[AnyArray, AnyArray, FloatArray, AnyArray]]:
         """Customers, merchants, shift of the log amount and pattern of transactions somebody else adds this day."""
         since = number - self.begin
-        found = []
+        frauds = []
         burst = np.flatnonzero((self.pattern == RARE) & (since == 0))
         who = np.repeat(burst, self.burst[burst])
-        found.append((who, self._rare(rng, len(who)), np.full(len(who), 1.0), np.full(len(who), RARE)))
+        frauds.append((who, self._rare(rng, len(who)), np.full(len(who), 1.0), np.full(len(who), RARE)))
         # Places and prices that are nothing special, but not this customer's: twice a day for a while.
         odd = np.flatnonzero((self.pattern == HABIT) & (since >= 0) & (since < self.burst))
         who = np.repeat(odd, 2)
-        found.append((who, self._popular(rng, len(who)), np.full(len(who), 0.7), np.full(len(who), HABIT)))
+        frauds.append((who, self._popular(rng, len(who)), np.full(len(who), 0.7), np.full(len(who), HABIT)))
         # Little by little, every other day, at ever other places.
         drained = np.flatnonzero((self.pattern == DRAIN) & (since >= 0) & (since < 2 * _DRAIN_LENGTH))
         who = drained[rng.random(len(drained)) < 0.5]
-        found.append((who, self._popular(rng, len(who)), np.full(len(who), -0.6), np.full(len(who), DRAIN)))
-        return found
+        frauds.append((who, self._popular(rng, len(who)), np.full(len(who), -0.6), np.full(len(who), DRAIN)))
+        return frauds
 
     def _habits(self, rng: np.random.Generator, accounts: int) -> AnyArray:
         return rng.choice(len(self.popularity), (accounts, _FAVOURITES), p=self.popularity)

@@ -66,7 +66,7 @@ class Item:
 
     position: int
     line: str
-    found: Transaction | Refusal
+    parsed: Transaction | Refusal
     reached: Place  # from where a resumed replay goes on
     label: str = ""
     row: Row | None = None
@@ -172,8 +172,8 @@ class FileSource:
 
     def matches(self, fingerprint: str) -> bool:
         """Whether it is the same file, read in the same way; it may have grown since."""
-        found = _FINGERPRINT.fullmatch(fingerprint)
-        return found is not None and found[2] == self._digest(int(found[1]))
+        match = _FINGERPRINT.fullmatch(fingerprint)
+        return match is not None and match[2] == self._digest(int(match[1]))
 
     def _digest(self, length: int) -> str:
         """Of how it is read and of so many bytes; a file that cannot grow must have no more than them."""
@@ -197,23 +197,23 @@ class FileSource:
         """
         position = checksum = transactions = chosen = 0
         known: set[str] = set()
-        for row, found in parsed_rows(self._reading, self.schema):
+        for row, parsed in parsed_rows(self._reading, self.schema):
             before = Place(position, checksum)
             position += 1
             checksum = chained(checksum, f"{row.line}:{row.left_out}:{row.raw}\n")
             after.check(str(self.path), position, checksum)
             if position <= after.position:
                 continue
-            is_transaction = isinstance(found, Transaction)
-            if isinstance(found, Transaction):
+            is_transaction = isinstance(parsed, Transaction)
+            if isinstance(parsed, Transaction):
                 transactions += 1
-                if found not in self._wanted:
+                if parsed not in self._wanted:
                     if len(known) < _REMEMBERED:
-                        known.add(found.account)
+                        known.add(parsed.account)
                     continue
                 chosen += 1
             reached = Place(position, checksum) if is_transaction or row.is_ended else before
-            yield Item(position, row.line, found, reached, self._label(row), row)
+            yield Item(position, row.line, parsed, reached, self._label(row), row)
         after.check_reached(str(self.path), position)
         if transactions and not chosen and after == START:
             raise StreamCcsdError(self._wanted.refusal(str(self.path), transactions, known))
@@ -255,7 +255,7 @@ class SortedSource:
         """See :class:`Source`; places are those in time order."""
         timed, newest = [], -math.inf
         for item in self._source.items():
-            newest = newest if isinstance(item.found, Refusal) else item.found.time
+            newest = newest if isinstance(item.parsed, Refusal) else item.parsed.time
             timed.append((math.inf if item.is_unfinished else newest, item))
         timed.sort(key=lambda pair: pair[0])
         checksum = 0

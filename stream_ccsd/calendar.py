@@ -64,9 +64,9 @@ class Calendar:
         ('seconds', 'milliseconds', 'number')
         """
         units: tuple[Unit, ...] = ("seconds", "milliseconds")
-        for found in (cls(unit, _EPOCH) for unit in units):
-            if times and found.time_of(_FIRST) <= min(times) and max(times) < found.time_of(_LAST):
-                return found
+        for calendar in (cls(unit, _EPOCH) for unit in units):
+            if times and calendar.time_of(_FIRST) <= min(times) and max(times) < calendar.time_of(_LAST):
+                return calendar
         return cls()
 
     @classmethod

@@ -25,6 +25,7 @@ from stream_ccsd.library.tails import Tail, fit_tail, rarities
 from stream_ccsd.library.windows import AccountHistory, library_windows
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.progress import Progress
+from stream_ccsd.sampling import shuffled
 from stream_ccsd.score.outcome import habit_density, habit_log_decay, outcome_parts
 from stream_ccsd.scores import COMPILED, FUSED, scores
 from stream_ccsd.settings import Settings
@@ -68,8 +69,7 @@ def fit(
     settings = settings or Settings()
     histories, codes, (first, last) = _collect(transactions)
     accounts = sorted(histories)
-    shuffled = np.random.default_rng(settings.seed).permutation(len(accounts))
-    held_out = {accounts[i] for i in shuffled[: max(1, round(settings.holdout * len(accounts)))]}
+    held_out = set(shuffled(accounts, settings.seed)[: max(1, round(settings.holdout * len(accounts)))])
     learnt = [histories[a] for a in accounts if a not in held_out]
     if not learnt:
         raise FitError(f"holdout {settings.holdout} leaves no account to learn from: give more accounts")

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-# So many are done, of so many.
 Progress = Callable[[int, int], None]
+"""Called with ``(done, total)`` every now and then."""

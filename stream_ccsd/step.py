@@ -16,6 +16,7 @@ from stream_ccsd.alert.policy import ALERTED, Policy, decide, enter_score
 from stream_ccsd.library.index import Index, Scratch
 from stream_ccsd.library.laws import Laws
 from stream_ccsd.library.tails import Tail, rarity
+from stream_ccsd.library.windows import enter_amount
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.score.divergence import ChangeLaw, LocalLaw, divergence_score, regime_at
 from stream_ccsd.score.outcome import habit_density, habit_score, outcome_parts
@@ -220,10 +221,9 @@ def _lay_out(workspace: Workspace, account: Any, history: AnyArray, event: Any) 
 
 @njit(cache=True, nogil=True)
 def _update_moments(account: Any, event: Any) -> None:
-    account.count += 1
-    delta = event.amount - account.mean
-    account.mean += delta / account.count
-    account.squares += delta * (event.amount - account.mean)
+    account.count, account.mean, account.squares = enter_amount(
+        account.count, account.mean, account.squares, event.amount
+    )
 
 
 @njit(cache=True, nogil=True)

@@ -8,6 +8,8 @@ from itertools import product
 
 import numpy as np
 
+from stream_ccsd.library.windows import CATEGORY_CHANGED, MERCHANT_CHANGED
+
 
 def gaussian(a, b, bandwidth) -> float:
     a, b = np.atleast_1d(a), np.atleast_1d(b)
@@ -133,7 +135,7 @@ def window_score(windows, amounts, categories, merchants, s, sigma_x, sigma_y, k
     top = np.argsort(-log_q, kind="stable")[: s.neighbours]
     q = log_q[top] - np.logaddexp.reduce(log_q[top])
     y_q = [abs(windows.change[j]) for j in top]
-    f_q = [(bool(windows.regime[j] & 2), bool(windows.regime[j] & 1)) for j in top]
+    f_q = [(bool(windows.regime[j] & CATEGORY_CHANGED), bool(windows.regime[j] & MERCHANT_CHANGED)) for j in top]
 
     p, y_p, f_p = [], [], []
     for lag in range(stride, stride * s.local_history + 1, stride):

@@ -20,6 +20,7 @@ BASICS = [
     "status",
     "numeric",
     "progress",
+    "sampling",
     "vector",
     "memory",
     "writing",

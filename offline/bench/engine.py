@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
 from stream_ccsd.progress import Progress
+from stream_ccsd.sampling import shuffled
 from stream_ccsd.transaction import Transaction, text_hash
 
 _BATCH = 1000
@@ -98,24 +100,20 @@ def _transactions(data: Path | None, events: int) -> tuple[list[Transaction], li
             reason = f": {read[0]}" if read else ""
             raise StreamCcsdError(f"{data} holds no usable transaction, {len(read)} rows were refused{reason}")
         rows.sort(key=lambda t: t.time)
-    accounts = sorted({t.account for t in rows})
-    if len(accounts) < 4:
+    counts = Counter(t.account for t in rows)
+    if len(counts) < 4:
         raise StreamCcsdError("the benchmark needs at least 4 accounts")
-    order = np.random.default_rng(0).permutation(len(accounts))
-    chosen = {accounts[i] for i in order[: int(_FITTED * len(accounts))]}
-    streamed: list[Transaction] = []
+    cut = int(_FITTED * len(counts))
+    order = shuffled(counts, 0)
+    chosen = set(order[:cut])
     # Whole accounts until there are enough events, so that young and old accounts are mixed as in the whole stream.
-    counts: dict[str, int] = {}
-    for t in rows:
-        counts[t.account] = counts.get(t.account, 0) + 1
     rest, total = set(), 0
-    for i in order[int(_FITTED * len(accounts)) :]:
+    for account in order[cut:]:
         if total >= events:
             break
-        rest.add(accounts[i])
-        total += counts[accounts[i]]
-    streamed = [t for t in rows if t.account in rest]
-    return [t for t in rows if t.account in chosen], streamed
+        rest.add(account)
+        total += counts[account]
+    return [t for t in rows if t.account in chosen], [t for t in rows if t.account in rest]
 
 
 def _engine_rates(model: Model, events: list[Transaction]) -> dict[str, Any]:

@@ -137,9 +137,9 @@ class _Run:
     def latencies(self, stream: Sequence[Transaction], seconds: float) -> list[float]:
         """Milliseconds from sending to having the score, at a steady rate."""
         sent: dict[str, float] = {}
-        found: list[float] = []
+        latencies: list[float] = []
         wanted = min(len(stream), int(_RATE * (seconds + _WARM_UP)))
-        reader = threading.Thread(target=self._read_scores, args=(sent, found, wanted), daemon=True)
+        reader = threading.Thread(target=self._read_scores, args=(sent, latencies, wanted), daemon=True)
         reader.start()
         producer = _producer(self._brokers, linger=0)
         begun = time.perf_counter()
@@ -151,19 +151,19 @@ class _Run:
             producer.produce(self._topics["transactions"], transaction_message(t), t.account.encode())
         producer.flush()
         reader.join(timeout=60)
-        if len(found) < wanted:
-            raise StreamCcsdError(f"only {len(found)} of {wanted} transactions were scored")
-        return found[int(_RATE * _WARM_UP) :]
+        if len(latencies) < wanted:
+            raise StreamCcsdError(f"only {len(latencies)} of {wanted} transactions were scored")
+        return latencies[int(_RATE * _WARM_UP) :]
 
-    def _read_scores(self, sent: dict[str, float], found: list[float], wanted: int) -> None:
+    def _read_scores(self, sent: dict[str, float], latencies: list[float], wanted: int) -> None:
         consumer = _consumer(self._brokers)
         consumer.subscribe([self._topics["scores"]])
         deadline = time.monotonic() + _PATIENCE
-        while len(found) < wanted and time.monotonic() < deadline:
+        while len(latencies) < wanted and time.monotonic() < deadline:
             message = consumer.poll(1.0)
             now = time.perf_counter()
             if message is not None and not message.error():
-                found.append(1000 * (now - sent[json.loads(message.value())["id"]]))
+                latencies.append(1000 * (now - sent[json.loads(message.value())["id"]]))
         consumer.close()
 
     def _scored(self) -> int:

@@ -59,8 +59,8 @@ def _apart(data: Path, folder: Path, state: str) -> dict[str, Any]:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise StreamCcsdError(f"the replay failed: {done.stderr.strip().rpartition(chr(10))[2]}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+    summary: dict[str, Any] = json.loads(done.stdout)
+    return summary
 
 
 def _replay(data: Path, folder: Path, state: str) -> dict[str, Any]:

@@ -39,8 +39,8 @@ def measure_library(model: Model, size: int) -> dict[str, Any]:
     exact = []
     start = time.perf_counter()
     for query, category, merchant in zip(queries, categories, merchants, strict=True):
-        found = nearest(index, query, category, merchant, scratch)
-        exact.append(scratch.rows[:found].copy())
+        count = nearest(index, query, category, merchant, scratch)
+        exact.append(scratch.rows[:count].copy())
     seconds = time.perf_counter() - start
     result = {"windows": size, "us_per_query": seconds / len(queries) * 1e6, "recall": 1.0}
     return result | _faiss(index, queries, categories, merchants, exact)

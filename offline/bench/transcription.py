@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from stream_ccsd.library.index import Index
+from stream_ccsd.library.windows import CATEGORY_CHANGED, MERCHANT_CHANGED
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.settings import Settings
 
@@ -46,5 +47,5 @@ def numpy_window_score(
 
     regime = index.regime[top]
     local = (p, change[ends], flags[:, ends])
-    library = (q, index.y[top], np.stack([regime >> 1, regime & 1]).astype(bool))
+    library = (q, index.y[top], np.stack([regime & CATEGORY_CHANGED, regime & MERCHANT_CHANGED]) != 0)
     return -np.log(term(*local, *library) / np.sqrt(term(*local, *local) * term(*library, *library)))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from offline.bench.peers import peer
+from offline.published import TABLE_1
 from offline.ucr import Labelled, Part, load_ucr
 from stream_ccsd.clustering.outputs import standardised
 from stream_ccsd.errors import StreamCcsdError
-
-PAPER_DATASETS = ("DiatomSizeReduction", "FaceAll", "Coffee", "ECG5000")
-PAPER_CAP = 500
-_PAPER_CAPPED = ("FaceAll", "ECG5000")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,11 +33,11 @@ class Dataset:
         """At most ``limit`` series a part, classes in proportion: scikit-learn's split with seed 42."""
         if limit is None or max(len(self.train), len(self.test)) <= limit:
             return self
-        return Dataset(self.name, _capped(self.train, limit), _capped(self.test, limit), limit)
+        return replace(self, train=_capped(self.train, limit), test=_capped(self.test, limit), cap=limit)
 
     def paper_capped(self) -> Dataset:
-        """The paper's two capped sets, capped; others as they are."""
-        return self.capped(PAPER_CAP if self.name in _PAPER_CAPPED else None)
+        """The sets that the paper capped, capped as there; others as they are."""
+        return self.capped(TABLE_1[self.name].cap if self.name in TABLE_1 else None)
 
     @property
     def fingerprint(self) -> str:
@@ -88,7 +85,7 @@ def cylinder_bell_funnel(
 
 
 def _standardised(part: Labelled) -> Labelled:
-    return Labelled(standardised(part.series), part.labels)
+    return replace(part, series=standardised(part.series))
 
 
 def _capped(part: Labelled, limit: int | None) -> Labelled:
@@ -100,4 +97,4 @@ def _capped(part: Labelled, limit: int | None) -> Labelled:
         )
     except ValueError as error:
         raise StreamCcsdError(f"cannot take {limit} series with classes in proportion: {error}") from error
-    return Labelled(part.series[kept], part.labels[kept])
+    return replace(part, series=part.series[kept], labels=part.labels[kept])

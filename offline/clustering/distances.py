@@ -38,17 +38,17 @@ class Setting:
 
     def described(self) -> dict[str, Any]:
         """For people and JSON: what applies to this distance."""
-        found: dict[str, Any] = {"distance": self.distance, "output": self.output}
+        facts: dict[str, Any] = {"distance": self.distance, "output": self.output}
         if self.bandwidths is not None:
             b = self.bandwidths
-            found |= {"weights": self.weights, "tau": b.tau, "sigma": b.slope_sigma if b.sigma is None else b.sigma}
+            facts |= {"weights": self.weights, "tau": b.tau, "sigma": b.slope_sigma if b.sigma is None else b.sigma}
             if b.sigma is not None and b.slope_sigma is not None:
-                found["slope_sigma"] = b.slope_sigma
+                facts["slope_sigma"] = b.slope_sigma
         if self.distance == "dtw":
-            found["window"] = self.window
+            facts["window"] = self.window
         if self.distance == "msm":
-            found["cost"] = self.cost
-        return found
+            facts["cost"] = self.cost
+        return facts
 
 
 def grid(
@@ -103,9 +103,9 @@ def _dtw(series: FloatArray, setting: Setting) -> FloatArray:
     rows = _rows(series)
     if len({len(row) for row in rows}) == 1:
         rows = np.ascontiguousarray(rows)  # type: ignore[assignment]
-    found = peer("dtaidistance.dtw").distance_matrix_fast(rows, window=window, parallel=True, compact=False)
-    found = np.where(np.isfinite(found), found, 0.0)
-    return np.maximum(found, found.T)
+    upper = peer("dtaidistance.dtw").distance_matrix_fast(rows, window=window, parallel=True, compact=False)
+    upper = np.where(np.isfinite(upper), upper, 0.0)
+    return np.maximum(upper, upper.T)
 
 
 def _msm(series: FloatArray, setting: Setting) -> FloatArray:

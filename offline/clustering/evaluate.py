@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pandas as pd
 
 from offline.clustering.cache import MatrixCache
 from offline.clustering.data import Dataset
@@ -22,24 +22,19 @@ from offline.clustering.protocols import (
     choose_with_care,
     judge,
 )
+from offline.clustering.tables import method_name
+from offline.published import TABLE_1
 from stream_ccsd.clustering.bandwidths import Bandwidths
 from stream_ccsd.clustering.medoids import Method
 from stream_ccsd.clustering.outputs import Output
 from stream_ccsd.divergence.weights import Weighting
 from stream_ccsd.progress import Progress
 
-# Table 1 of the paper: tau and sigma it selected.
-PUBLISHED = {
-    "DiatomSizeReduction": (0.05, 1.12),
-    "FaceAll": (0.05, 0.9595),
-    "Coffee": (2.0, 0.6975),
-    "ECG5000": (0.05, 0.9705),
-}
 METHODS: tuple[Method, ...] = ("alternating", "fasterpam")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class Experiment:
     """What is to be evaluated."""
 
     protocol: ProtocolName
@@ -50,9 +45,16 @@ class Wanted:
     published: bool = False
     bandwidths: tuple[float, float] | None = None
 
+    def jobs(self) -> list[tuple[Distance, Weighting]]:
+        """The distances; the divergence by each way of weighting, which others do not know."""
+        return [(d, w) for d in self.distances for w in (self.weights if d == "ccsd" else self.weights[:1])]
+
     def given(self, dataset: Dataset, distance: Distance, weights: Weighting) -> Setting | None:
         """The setting asked for by name, if one was; None to choose on TRAIN."""
-        pair = PUBLISHED.get(dataset.name) if self.published else self.bandwidths
+        pair = self.bandwidths
+        if self.published:
+            row = TABLE_1.get(dataset.name)
+            pair = (row.tau, row.sigma) if row else None
         if distance != "ccsd" or pair is None:
             return None
         return Setting("ccsd", "value", weights, Bandwidths("value", *pair))
@@ -60,7 +62,7 @@ class Wanted:
 
 def evaluate_clustering(
     datasets: Sequence[Callable[[], Dataset]],
-    wanted: Wanted,
+    experiment: Experiment,
     cache: Path | None = None,
     progress: Progress | None = None,
     pictures: list[Picture] | None = None,
@@ -71,53 +73,43 @@ def evaluate_clustering(
     """
     runs: list[Run] = []
     kept = MatrixCache(cache)
-    jobs = [(d, w) for d in wanted.distances for w in (wanted.weights if d == "ccsd" else wanted.weights[:1])]
+    jobs = experiment.jobs()
     for number, load in enumerate(datasets):
         dataset = load()
-        dataset = dataset.paper_capped() if wanted.protocol == "paper" else dataset
-        dataset = dataset.capped(wanted.cap)
+        dataset = dataset.paper_capped() if experiment.protocol == "paper" else dataset
+        dataset = dataset.capped(experiment.cap)
         for job, (distance, weights) in enumerate(jobs):
-            choices = choose(dataset, wanted, distance, weights, kept)
+            choices = choose(dataset, experiment, distance, weights, kept)
             for row in judge(dataset, choices, kept):
-                runs.append({"dataset": dataset.name, "protocol": wanted.protocol, **row, **_sizes(dataset, wanted)})
-            if pictures is not None and distance == "ccsd" and weights == wanted.weights[0]:
+                runs.append(
+                    {"dataset": dataset.name, "protocol": experiment.protocol, **row, **_sizes(dataset, experiment)}
+                )
+            if pictures is not None and distance == "ccsd" and weights == experiment.weights[0]:
                 pictures.append(picture_of(dataset, _shown(choices)))
             if progress:
                 progress(number * len(jobs) + job + 1, len(datasets) * len(jobs))
     result: dict[str, Any] = {"runs": runs}
-    if wanted.protocol == "full":
+    if experiment.protocol == "full":
         result["comparison"] = comparison(runs)
     return result
 
 
 def choose(
-    dataset: Dataset, wanted: Wanted, distance: Distance, weights: Weighting, cache: MatrixCache
+    dataset: Dataset, experiment: Experiment, distance: Distance, weights: Weighting, cache: MatrixCache
 ) -> list[Choice]:
     """The protocol's choices on TRAIN."""
-    given = wanted.given(dataset, distance, weights)
-    if wanted.protocol == "paper":
+    given = experiment.given(dataset, distance, weights)
+    if experiment.protocol == "paper":
         return choose_as_the_paper(dataset, distance, weights, METHODS, cache, given)
-    return choose_with_care(dataset, distance, weights, wanted.outputs, cache, given)
-
-
-def method_name(run: Run) -> str:
-    """A row's name in comparisons: the distance, what it could choose among, and how."""
-    name = str(run["distance"])
-    if run["distance"] == "ccsd" and run["weights"] != "one-sided":
-        name += f" {run['weights']}"
-    if len(run["outputs"]) == 1:
-        name += f" {run['outputs'][0]}"
-    return name + (" label-free" if run["selection"] == "label-free" else "")
+    return choose_with_care(dataset, distance, weights, experiment.outputs, cache, given)
 
 
 def comparison(runs: list[Run]) -> dict[str, Any] | None:
     """All rows by NMI over the data sets, against the divergence with its output chosen on TRAIN."""
-    names = list(dict.fromkeys(method_name(r) for r in runs))
-    datasets = list(dict.fromkeys(r["dataset"] for r in runs))
-    scores = {n: np.array([r["nmi_mean"] for r in runs if method_name(r) == n]) for n in names}
-    scores = {n: found for n, found in scores.items() if len(found) == len(datasets)}
+    table = pd.DataFrame(runs).assign(method=[method_name(run) for run in runs])
+    scores = table.pivot_table(index="dataset", columns="method", values="nmi_mean", sort=False).dropna(axis=1)
     reference = next((n for n in ("ccsd", *scores) if n in scores and n.startswith("ccsd")), None)
-    if reference is None or len(scores) < 2 or len(datasets) < 2:
+    if reference is None or min(scores.shape) < 2:
         return None
     return compare(scores, reference)
 
@@ -127,11 +119,11 @@ def _shown(choices: list[Choice]) -> Choice:
     return max((c for c in choices if c.selection != "label-free"), key=lambda c: len(c.outputs))
 
 
-def _sizes(dataset: Dataset, wanted: Wanted) -> Run:
+def _sizes(dataset: Dataset, experiment: Experiment) -> Run:
     return {
         "classes": dataset.classes,
         "train_series": len(dataset.train),
         "test_series": len(dataset.test),
         "length": int(dataset.test.series.shape[1]),
-        "cap": min(filter(None, (wanted.cap, dataset.cap)), default=None),
+        "cap": min(filter(None, (experiment.cap, dataset.cap)), default=None),
     }

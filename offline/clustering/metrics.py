@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from scipy.optimize import linear_sum_assignment
-from scipy.stats import friedmanchisquare, rankdata, studentized_range, wilcoxon
+from scipy.stats import friedmanchisquare, studentized_range, wilcoxon
 
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 
@@ -67,17 +68,15 @@ def _entropy(shares: FloatArray) -> float:
     return float(-np.sum(positive * np.log(positive)))
 
 
-def compare(scores: dict[str, FloatArray], reference: str) -> dict[str, Any]:
-    """Each method against the reference over the same data sets, and all of them by ranks.
+def compare(scores: pd.DataFrame, reference: str) -> dict[str, Any]:
+    """Each method (a column) against the reference over the same data sets (rows), and all of them by ranks.
 
     Wins are the reference's. The paired test is Wilcoxon's signed ranks, two-sided; ranks are compared by Friedman's
     test, and mean ranks further apart than the critical difference (Nemenyi, 5 %) differ.
     """
     own = scores[reference]
     against = []
-    for name, other in scores.items():
-        if name == reference:
-            continue
+    for name, other in scores.drop(columns=reference).items():
         difference = own - other
         tied = np.abs(difference) < _TIE
         p = float(wilcoxon(own, other).pvalue) if (difference != 0).any() else 1.0
@@ -91,18 +90,17 @@ def compare(scores: dict[str, FloatArray], reference: str) -> dict[str, Any]:
                 "wilcoxon_p": p,
             }
         )
-    table = np.array(list(scores.values()))
-    ranks = np.array([rankdata(-column) for column in table.T])
-    methods, datasets = table.shape
+    ranks = scores.rank(axis=1, ascending=False)
+    datasets, methods = scores.shape
     result: dict[str, Any] = {
         "reference": reference,
         "datasets": datasets,
-        "mean_nmi": {name: float(v.mean()) for name, v in scores.items()},
-        "mean_rank": {name: float(r) for name, r in zip(scores, ranks.mean(axis=0), strict=True)},
+        "mean_nmi": {name: float(column.mean()) for name, column in scores.items()},
+        "mean_rank": ranks.mean().to_dict(),
         "against": against,
     }
     if methods > 2 and datasets > 1:
         q = float(studentized_range.ppf(0.95, methods, np.inf)) / np.sqrt(2)
         result["critical_difference"] = float(q * np.sqrt(methods * (methods + 1) / (6 * datasets)))
-        result["friedman_p"] = float(friedmanchisquare(*table).pvalue)
+        result["friedman_p"] = float(friedmanchisquare(*scores.to_numpy().T).pvalue)
     return result

@@ -10,8 +10,9 @@ from offline.clustering.data import Dataset
 from offline.clustering.distances import Setting, matrices
 from offline.clustering.metrics import mutual_information
 from offline.clustering.protocols import Choice, cluster
-from stream_ccsd.clustering.bandwidths import MULTIPLES, TAUS, Bandwidths
+from stream_ccsd.clustering.bandwidths import MULTIPLES, TAUS
 from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.sampling import some_rows
 
 # More points than this only blacken a map.
 _MOST_POINTS = 600
@@ -33,8 +34,7 @@ class Picture:
 def picture_of(dataset: Dataset, choice: Choice) -> Picture:
     """Of the chosen setting of the divergence, on a sample of TEST where that is large."""
     setting = choice.trial.setting
-    rng = np.random.default_rng(0)
-    rows = np.sort(rng.permutation(len(dataset.test))[:_MOST_POINTS])
+    rows = some_rows(len(dataset.test), _MOST_POINTS, seed=0)
     series, labels = dataset.test.series[rows], dataset.test.labels[rows]
 
     def clusters(distances: FloatArray) -> AnyArray:
@@ -73,4 +73,4 @@ def _with(setting: Setting, tau: float | None = None, factor: float = 1.0) -> Se
     old = setting.bandwidths
     assert old is not None
     sigma, slope_sigma = (None if s is None else s * factor for s in (old.sigma, old.slope_sigma))
-    return replace(setting, bandwidths=Bandwidths(old.output, tau or old.tau, sigma, slope_sigma))
+    return replace(setting, bandwidths=replace(old, tau=tau or old.tau, sigma=sigma, slope_sigma=slope_sigma))

@@ -13,6 +13,7 @@ from os import cpu_count
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 
 from offline.clustering.cache import MatrixCache
 from offline.clustering.data import Dataset
@@ -24,6 +25,7 @@ from stream_ccsd.clustering.outputs import Output
 from stream_ccsd.clustering.selection import DEFAULT_OUTPUTS, silhouette
 from stream_ccsd.divergence.weights import Weighting
 from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.sampling import some_rows
 
 ProtocolName = Literal["paper", "full"]
 Run = dict[str, Any]
@@ -90,9 +92,8 @@ def choose_as_the_paper(
     trials: dict[Method, list[Trial]] = {method: [] for method in methods}
     for setting, distances, _ in cache.matrices(settings, train.series):
         for method in methods:
-            found = cluster(distances, dataset.classes, method)
-            nmi = mutual_information(train.labels, found.labels)
-            trials[method].append(Trial(setting, nmi))
+            clusters = cluster(distances, dataset.classes, method).labels
+            trials[method].append(Trial(setting, mutual_information(train.labels, clusters)))
     how = "given" if given else "train nmi"
     return [Choice(_best(tried, "nmi"), method, ("value",), how, starts=1) for method, tried in trials.items()]
 
@@ -141,21 +142,21 @@ def judge(dataset: Dataset, choices: Sequence[Choice], cache: MatrixCache) -> li
         for choice in (c for c in choices if c.trial.setting == setting):
             if choice.method not in scores:
                 starts = min(choice.starts, _FEW_STARTS) if len(test) > _MANY_SERIES else choice.starts
-                found = [cluster(distances, k, choice.method, seed, starts) for seed in SEEDS]
-                scores[choice.method] = _spread([agreement(test.labels, f.labels) for f in found])
+                clusterings = [cluster(distances, k, choice.method, seed, starts) for seed in SEEDS]
+                scores[choice.method] = _spread(pd.DataFrame(agreement(test.labels, c.labels) for c in clusterings))
             rows[id(choice)] |= {**scores[choice.method], "seconds": seconds}
     return list(rows.values())
 
 
 def _part_score(distances: FloatArray, labels: AnyArray, part: AnyArray, k: int) -> float:
-    found = k_medoids(distances[np.ix_(part, part)], min(k, len(part)), starts=3)
-    return mutual_information(labels[part], found.labels)
+    clusters = k_medoids(distances[np.ix_(part, part)], min(k, len(part)), starts=3).labels
+    return mutual_information(labels[part], clusters)
 
 
 def _subsamples(n: int, k: int) -> list[AnyArray]:
     rng = np.random.default_rng(0)
     size = min(n, max(k + 1, int(_SUBSAMPLE_SHARE * n)))
-    return [np.sort(rng.permutation(n)[:size]) for _ in range(_SUBSAMPLES)]
+    return [some_rows(n, size, rng) for _ in range(_SUBSAMPLES)]
 
 
 def _best(trials: Sequence[Trial], by: str) -> Trial:
@@ -168,9 +169,9 @@ def _tau_place(trial: Trial) -> int:
     return TAUS.index(bandwidths.tau) if bandwidths is not None and bandwidths.tau in TAUS else 0
 
 
-def _spread(scores: list[dict[str, float]]) -> Run:
-    found: Run = {}
-    for name in scores[0]:
-        values = [s[name] for s in scores]
-        found[f"{name}_mean"], found[f"{name}_std"] = float(np.mean(values)), float(np.std(values))
-    return found
+def _spread(scores: pd.DataFrame) -> Run:
+    """Mean and deviation of each figure over the seeds."""
+    spread: Run = {}
+    for name, values in scores.items():
+        spread |= {f"{name}_mean": float(values.mean()), f"{name}_std": float(values.std(ddof=0))}
+    return spread

@@ -10,10 +10,9 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
-from offline.clustering.evaluate import method_name
 from offline.clustering.metrics import contingency
 from offline.clustering.pictures import Picture
-from offline.clustering.protocols import Run
+from offline.clustering.tables import comparison_table, runs_table
 from stream_ccsd.numeric import AnyArray
 from stream_ccsd.page import BLUE, RED, axes, picture, table, write_page
 
@@ -27,8 +26,8 @@ def write_report(result: dict[str, Any], pictures: Sequence[Picture], folder: Pa
     ]
     if result.get("comparison"):
         parts += _comparison_section(result["comparison"])
-    header = ["data set", "distance", "method", "choice", "setting", "NMI", "±", "ARI", "accuracy", "series", "s"]
-    parts += ["<h2>All rows</h2>", table(header, [_cells(r) for r in runs])]
+    rows = runs_table(runs)
+    parts += ["<h2>All rows</h2>", table(list(rows), rows.to_numpy().tolist())]
     if runs[0]["cap"]:
         parts.append(f"<p class=note>At most {runs[0]['cap']:,} series a part, classes in proportion.</p>")
     parts.append("<h2>Maps and sensitivity</h2>")
@@ -41,24 +40,8 @@ def write_report(result: dict[str, Any], pictures: Sequence[Picture], folder: Pa
     return write_page(folder / "report.html", "Clustering with the divergence", parts)
 
 
-def setting_text(run: Run) -> str:
-    """The parameters of a row in a few characters."""
-    if run["distance"] == "ccsd":
-        sigmas = "/".join(f"{run[s]:.3g}" for s in ("sigma", "slope_sigma") if s in run)
-        return f"{run['output']}, τ {run['tau']:g}, σ {sigmas}"
-    if run["distance"] == "dtw":
-        return f"{run['output']}, w {'all' if run['window'] is None else run['window']}"
-    return f"{run['output']}, c {run['cost']:g}" if run["distance"] == "msm" else str(run["output"])
-
-
 def _comparison_section(compared: dict[str, Any]) -> list[str]:
-    rows = []
-    against = {a["method"]: a for a in compared["against"]}
-    for name, value in sorted(compared["mean_nmi"].items(), key=lambda item: -item[1]):
-        a = against.get(name)
-        beside = [f"{a['wins']} / {a['ties']} / {a['losses']}", f"{a['wilcoxon_p']:.3f}"] if a else ["", ""]
-        rows.append([name, f"{value:.3f}", f"{compared['mean_rank'][name]:.2f}", *beside])
-    header = ["method", "mean NMI", "mean rank", "ccsd wins / ties / loses", "Wilcoxon p"]
+    methods = comparison_table(compared)
     note = ""
     if "critical_difference" in compared:
         note = (
@@ -67,24 +50,8 @@ def _comparison_section(compared: dict[str, Any]) -> list[str]:
         )
     return [
         "<h2>Distances compared</h2>",
-        table(header, rows),
+        table(list(methods), methods.to_numpy().tolist()),
         f"<p class=note>{compared['datasets']} data sets. A name without an output chose it on TRAIN.{note}</p>",
-    ]
-
-
-def _cells(run: Run) -> list[str]:
-    return [
-        run["dataset"],
-        method_name(run),
-        run["method"],
-        run["selection"],
-        setting_text(run),
-        f"{run['nmi_mean']:.4f}",
-        f"{run['nmi_std']:.4f}",
-        f"{run['ari_mean']:.3f}",
-        f"{run['accuracy_mean']:.3f}",
-        f"{run['test_series']:,}",
-        f"{run['seconds']:.2f}",
     ]
 
 

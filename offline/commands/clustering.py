@@ -57,7 +57,7 @@ class ClusteringOptions:
 def clustering(options: ClusteringOptions) -> None:
     """Cluster labelled series by C-CSD and other distances; settings are chosen on TRAIN, judged on TEST."""
     from offline.clustering.distances import DISTANCES
-    from offline.clustering.evaluate import Wanted, evaluate_clustering
+    from offline.clustering.evaluate import Experiment, evaluate_clustering
     from stream_ccsd.clustering.outputs import Output
     from stream_ccsd.divergence.weights import Weighting
 
@@ -65,7 +65,7 @@ def clustering(options: ClusteringOptions) -> None:
         raise typer.BadParameter(f"expected paper or full, got {options.protocol!r}", param_hint="--protocol")
     if (options.tau is None) != (options.sigma is None):
         raise typer.BadParameter("give --tau and --sigma together", param_hint="--tau")
-    wanted = Wanted(
+    experiment = Experiment(
         options.protocol,  # type: ignore[arg-type]
         _names(options.distances, DISTANCES, "--distances"),
         _names(options.weights, get_args(Weighting), "--weights"),
@@ -79,7 +79,7 @@ def clustering(options: ClusteringOptions) -> None:
     with progress_bar() as start:
         sources = _sources(options.data, options.datasets, options.protocol)
         cache = cache_folder() if options.use_cache else None
-        result = evaluate_clustering(sources, wanted, cache, start("data sets and distances"), pictures)
+        result = evaluate_clustering(sources, experiment, cache, start("data sets and distances"), pictures)
     if options.report is not None and pictures is not None:
         from offline.clustering.report import write_report
 
@@ -96,7 +96,8 @@ def _names(given: str, known: Any, option: str) -> tuple[Any, ...]:
 
 
 def _sources(data: Path | None, datasets: str | None, protocol: str) -> list[Callable[[], Any]]:
-    from offline.clustering.data import PAPER_DATASETS, cylinder_bell_funnel, load_dataset
+    from offline.clustering.data import cylinder_bell_funnel, load_dataset
+    from offline.published import TABLE_1
     from offline.ucr import dataset_names
 
     if data is None:
@@ -108,7 +109,7 @@ def _sources(data: Path | None, datasets: str | None, protocol: str) -> list[Cal
     if not known:
         raise StreamCcsdError(f"no data sets in {root}: expected folders like Coffee/ with Coffee_TRAIN.tsv in it")
     if datasets is None:
-        paper = [name for name in PAPER_DATASETS if name in known]
+        paper = [name for name in TABLE_1 if name in known]
         names = (paper or known) if protocol == "paper" else known
     elif datasets == "all":
         names = known
@@ -121,40 +122,27 @@ def _sources(data: Path | None, datasets: str | None, protocol: str) -> list[Cal
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
-    from offline.clustering.evaluate import method_name
-    from offline.clustering.report import setting_text
+    from offline.clustering.tables import comparison_table, runs_table
 
     runs = result["runs"]
     cap = f", at most {runs[0]['cap']:,} series a part" if runs[0]["cap"] else ""
     title = f"{runs[0]['protocol']} protocol{cap}; chosen on TRAIN, NMI on TEST, mean of five seeds"
-    table = plain_table(title, ["data set", "distance", "setting"], ["NMI", "±", "ARI", "seconds"])
-    last = None
-    for run in runs:
-        name = method_name(run)
-        if run["protocol"] == "paper":
-            name = f"{run['distance']} {run.get('weights') or ''} {run['method']}".replace("  ", " ")
-        table.add_row(
-            "" if run["dataset"] == last else escape(run["dataset"]),
-            name,
-            setting_text(run),
-            f"{run['nmi_mean']:.4f}",
-            f"{run['nmi_std']:.4f}",
-            f"{run['ari_mean']:.3f}",
-            f"{run['seconds']:.2f}",
-        )
-        last = run["dataset"]
-    console.print(table)
+    rows = runs_table(runs)
+    if runs[0]["protocol"] == "paper":  # the method is what its rows differ in
+        names = [f"{run['distance']} {run.get('weights') or ''} {run['method']}".replace("  ", " ") for run in runs]
+        rows["distance"] = names
+    rows["data set"] = rows["data set"].map(escape).mask(rows["data set"] == rows["data set"].shift(), "")
+    _print_table(console, title, rows[["data set", "distance", "setting", "NMI", "±", "ARI", "seconds"]], texts=3)
     if result.get("comparison"):
         console.print()
-        console.print(_comparison_table(result["comparison"]))
+        title = f"over {result['comparison']['datasets']} data sets; a name without an output chose it on TRAIN"
+        _print_table(console, title, comparison_table(result["comparison"]), texts=1)
 
 
-def _comparison_table(compared: dict[str, Any]) -> Any:
-    title = f"over {compared['datasets']} data sets; a name without an output chose it on TRAIN"
-    table = plain_table(title, ["distance"], ["mean NMI", "mean rank", "ccsd wins/ties/loses", "Wilcoxon p"])
-    against = {a["method"]: a for a in compared["against"]}
-    for name, value in sorted(compared["mean_nmi"].items(), key=lambda item: -item[1]):
-        a = against.get(name)
-        beside = [f"{a['wins']}/{a['ties']}/{a['losses']}", f"{a['wilcoxon_p']:.3f}"] if a else ["", ""]
-        table.add_row(name, f"{value:.3f}", f"{compared['mean_rank'][name]:.2f}", *beside)
-    return table
+def _print_table(console: Console, title: str, rows: Any, texts: int) -> None:
+    """A frame of texts, of which the first so many columns are words and the others numbers."""
+    columns = list(rows)
+    table = plain_table(title, columns[:texts], columns[texts:])
+    for row in rows.to_numpy().tolist():
+        table.add_row(*row)
+    console.print(table)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import mean
 from typing import Annotated, Any
 
 import typer
@@ -12,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from offline.commands.options import CacheOption, cache_folder
+from offline.published import FRAUD_SIGMA_X, FRAUD_SIGMA_Y
 from stream_ccsd.cli.command import with_options
 from stream_ccsd.cli.options import ColumnsOption, columns_schema
 from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table, progress_bar
@@ -39,8 +39,8 @@ class FraudOptions:
         bool, typer.Option(help="With the paper's protocol: its ablations, and one stride for all accounts.")
     ] = True
     baselines: Annotated[bool, typer.Option(help="Run the baselines on the same rows.")] = True
-    sigma_x: Annotated[float | None, typer.Option(help="Fix the window bandwidth (paper 9.649).")] = None
-    sigma_y: Annotated[float | None, typer.Option(help="Fix the change bandwidth (paper 1.016).")] = None
+    sigma_x: Annotated[float | None, typer.Option(help=f"Fix the window bandwidth (paper {FRAUD_SIGMA_X}).")] = None
+    sigma_y: Annotated[float | None, typer.Option(help=f"Fix the change bandwidth (paper {FRAUD_SIGMA_Y}).")] = None
     label: Annotated[str, typer.Option(help="Label column, 0 or 1.")] = "fraud"
     columns: ColumnsOption = ""
     report: Annotated[
@@ -111,6 +111,8 @@ def _patterns(seeds: list[int], report: Path | None, json_target: str | None) ->
 
 
 def _show_patterns(console: Console, result: dict[str, Any]) -> None:
+    from offline.fraud.tables import cells, pattern_table
+
     runs = result["runs"]
     shown = (
         ("transaction", "auc", "transaction AUC: its fraud against transactions of normal accounts"),
@@ -119,11 +121,10 @@ def _show_patterns(console: Console, result: dict[str, Any]) -> None:
     )
     for level, metric, title in shown:
         heading = f"simulated fraud by pattern, mean of {len(runs)} stream(s), {title}"
-        table = plain_table(heading, ["score"], runs[0]["patterns"])
-        for name in next(iter(runs[0]["patterns"].values()))[level]:
-            cells = [mean(r["patterns"][p][level][name][metric] for r in runs) for p in runs[0]["patterns"]]
-            ours = name in ("alert", "outcome", "habit", "divergence", "accumulated")
-            table.add_row(name if ours else f"baseline {name}", *(f"{v:.3f}" for v in cells))
+        patterns = pattern_table(runs, level, metric)
+        table = plain_table(heading, ["score"], patterns.columns)
+        for name, row in patterns.iterrows():
+            table.add_row(name, *cells(row))
         console.print(table)
         console.print()
 
@@ -142,51 +143,33 @@ def _show(console: Console, result: dict[str, Any]) -> None:
 
 
 def _show_paper(console: Console, runs: Runs) -> None:
-    numbers = ("VAL AUC", "VAL AP", "TEST AUC", "TEST AP", "precision", "recall", "F1")
-    table = plain_table(f"paper protocol, account level, mean of {len(runs)} split(s)", ["variant"], numbers)
-    variants = {"full": runs} | {name: [r["ablation"][name] for r in runs] for name in runs[0].get("ablation", {})}
-    for name, rows in variants.items():
-        values = [mean(r[part][m] for r in rows) for part in ("val", "test") for m in ("auc", "ap")]
-        values += [mean(r["test"][m] for r in rows) for m in ("precision", "recall", "f1")]
-        table.add_row(name, *(f"{v:.3f}" for v in values))
-    table.add_row("the paper's full", "0.756", "0.677", "0.766", "0.792", "0.771", "0.953", "0.853")
+    from offline.fraud.tables import cells, label_blind_auc, paper_table
+
+    variants = paper_table(runs).drop(columns="accuracy")  # one column less fits a terminal
+    table = plain_table(f"paper protocol, account level, mean of {len(runs)} split(s)", ["variant"], variants.columns)
+    for name, row in variants.iterrows():
+        table.add_row(name, *cells(row))
     console.print(table)
-    if "label_blind" not in runs[0]:
+    blind = label_blind_auc(runs)
+    if blind.empty:
         return
-    blind, sparse = (
-        mean(r["label_blind"][name]["test"]["auc"] for r in runs) for name in ("every_transaction", "library_stride")
-    )
     console.print(
         "Here fraud accounts have windows at stride 1 and normal accounts at stride 15, chosen by the label, and the "
         "account score is a maximum: more windows raise it. Without looking at labels, TEST AUC is "
-        f"{blind:.3f} at stride 1 for all and {sparse:.3f} at stride 15 for all. A stream has no labels; the stream "
-        "protocol says what to expect there."
+        f"{blind['every_transaction']:.3f} at stride 1 for all and {blind['library_stride']:.3f} at stride 15 for all. "
+        "A stream has no labels; the stream protocol says what to expect there."
     )
 
 
 def _show_stream(console: Console, runs: Runs) -> None:
+    from offline.fraud.tables import budget_sentence, cells, ranking_table
+
     title = f"{runs[0]['protocol']} protocol, TEST, mean of {len(runs)} split(s); no labels, nothing from the future"
     table = plain_table(title, ["score"], ["account AUC", "AP", "F1", "transaction AUC", "AP"])
-    for name in (n for n in runs[0]["account"] if n != "baselines"):
-        table.add_row(name, *_cells([r["account"][name] for r in runs], [r["transaction"].get(name) for r in runs]))
-    for name in runs[0]["account"]["baselines"]:
-        rows = [r["account"]["baselines"][name] for r in runs]
-        mark = " (supervised)" if rows[0].get("supervised") else ""
-        cells = _cells(rows, [r["transaction"]["baselines"].get(name) for r in runs])
-        table.add_row(f"baseline {name}{mark}", *cells)
+    columns = ["account AUC", "account AP", "account F1", "transaction AUC", "transaction AP"]
+    for (baseline, name, supervised), row in ranking_table(runs)[columns].iterrows():
+        mark = " (supervised)" if supervised else ""
+        table.add_row(f"{'baseline ' if baseline else ''}{name}{mark}", *cells(row))
     console.print(table)
     if "operation" in runs[0]:
-        operations = [r["operation"] for r in runs]
-        budget = [o["thresholds"]["budget"] for o in operations]
-        console.print(
-            f"by alert budget: {mean(o['alerts_per_1000_transactions'] for o in operations):.1f} alerts per 1,000 "
-            f"transactions; {mean(b['detected_share'] for b in budget):.0%} of fraud accounts detected, "
-            f"{mean(b['immediate_share'] or 0 for b in budget):.0%} of those at their first fraud"
-        )
-
-
-def _cells(account: Runs, transaction: list[dict[str, Any] | None]) -> list[str]:
-    cells = [f"{mean(r['test'][m] for r in account):.3f}" for m in ("auc", "ap")]
-    cells.append(f"{mean(r['test']['f1'] for r in account):.3f}" if "f1" in account[0]["test"] else "")
-    known = [r for r in transaction if r is not None]
-    return cells + ([f"{mean(r['test'][m] for r in known):.3f}" for m in ("auc", "ap")] if known else ["", ""])
+        console.print(budget_sentence(runs))

@@ -1,6 +1,10 @@
 """Would it catch fraud? Two protocols on labelled transactions: the paper's, and the one a stream really has.
 
-``data`` reads transactions and labels and keeps them apart; ``split`` makes disjoint sets of accounts; ``paper`` and
-``stream`` run the engine's own core; ``baselines`` stand beside it on the same rows; ``metrics`` judges; ``report``
-draws.
+``data`` reads transactions and labels and keeps them apart; ``split`` makes disjoint sets of accounts; ``paper``,
+``stream``, ``periods`` and ``patterns`` run the engine's own core; ``baselines`` stand beside it on the same rows;
+``metrics`` judges; ``tables`` takes means over runs; ``report`` draws.
 """
+
+from offline.bench.peers import peer
+
+peer("pandas")  # every module here works on its frames: said once, in a sentence, where it is missing

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from offline.bench.peers import peer
 from offline.fraud.data import LabelledData
@@ -14,8 +15,8 @@ SUPERVISED = ("gradient_boosting",)
 
 def transaction_baselines(
     data: LabelledData, library: AnyArray, streamed: AnyArray, val: AnyArray, seed: int
-) -> dict[str, FloatArray]:
-    """Scores of all streamed rows (NaN elsewhere). ``library``, ``streamed`` and ``val`` are masks of rows.
+) -> pd.DataFrame:
+    """Scores of all streamed rows, a column a baseline. ``library``, ``streamed`` and ``val`` are masks of rows.
 
     The supervised one is trained on VAL's labels; only its TEST scores mean anything.
     """
@@ -28,32 +29,30 @@ def transaction_baselines(
         "isolation_forest": _isolation_forest(features, library, seed),
         **({"gradient_boosting": _gradient_boosting(features, data.fraud, val, seed)} if val.any() else {}),
     }
-    return {name: np.where(streamed, values, np.nan) for name, values in scores.items()}
+    return pd.DataFrame(scores)[streamed]
 
 
-def account_deviation(data: LabelledData, rows: dict[str, list[int]]) -> dict[str, float]:
-    """Standard deviation of each account's amounts."""
-    return {a: float(np.std([data.transactions[i].amount for i in r])) for a, r in rows.items()}
+def account_deviation(rows: pd.DataFrame) -> pd.Series:
+    """Standard deviation of each account's amounts in these rows of the data."""
+    return rows.groupby("account")["amount"].agg(lambda amounts: np.std(amounts.to_numpy()))
 
 
 def transaction_features(data: LabelledData) -> FloatArray:
     """Log amount, absolute change, category, merchant, amount against the account's running mean; all causal."""
-    categories = {c: i for i, c in enumerate(sorted({t.category for t in data.transactions}))}
-    merchants = {m: i for i, m in enumerate(sorted({t.merchant for t in data.transactions}))}
-    last: dict[str, tuple[float, float, int]] = {}
-    table = np.empty((len(data.transactions), 5))
-    for i, t in enumerate(data.transactions):
-        previous, total, count = last.get(t.account, (t.amount, 0.0, 0))
-        mean = total / count if count else t.amount
-        table[i] = (
-            np.log1p(t.amount),
-            abs(t.amount - previous),
-            categories[t.category],
-            merchants[t.merchant],
-            np.log1p(t.amount) - np.log1p(mean),
-        )
-        last[t.account] = (t.amount, total + t.amount, count + 1)
-    return table
+    rows = data.frame
+    accounts = rows["account"]
+    amount = rows["amount"].groupby(accounts)
+    # numpy's running sum: pandas' own carries a correction along, and would not give the digits of a plain total.
+    total = amount.transform(lambda own: np.cumsum(own.to_numpy())).groupby(accounts).shift()
+    mean = (total / amount.cumcount()).fillna(rows["amount"])
+    return np.column_stack(
+        [
+            np.log1p(rows["amount"]),
+            (rows["amount"] - amount.shift().fillna(rows["amount"])).abs(),
+            *(pd.factorize(rows[name], sort=True)[0] for name in ("category", "merchant")),
+            np.log1p(rows["amount"]) - np.log1p(mean),
+        ]
+    )
 
 
 def _half_space_trees(features: FloatArray, streamed: AnyArray, seed: int) -> FloatArray:

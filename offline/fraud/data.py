@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -16,8 +17,10 @@ from replay.labels import is_fraud, label_text
 from stream_ccsd.codes import Codes
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.windows import AccountHistory
-from stream_ccsd.numeric import AnyArray
+from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 from stream_ccsd.transaction import Refusal, Schema, Transaction
+
+_FIELDS = tuple(Transaction.__dataclass_fields__)
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,8 +35,7 @@ class LabelledData:
 
     def save(self, path: Path) -> None:
         """Write everything to a Parquet file, for another process."""
-        columns = {name: [getattr(t, name) for t in self.transactions] for name in Transaction.__dataclass_fields__}
-        table = pa.table({**columns, "fraud": self.fraud})
+        table = pa.Table.from_pandas(self.frame, preserve_index=False)
         facts = {"name": self.name, "refused": str(self.refused), "fingerprint": self.fingerprint}
         pq.write_table(table.replace_schema_metadata(facts), path)
 
@@ -42,39 +44,41 @@ class LabelledData:
         """Read what :meth:`save` wrote."""
         table = pq.read_table(path)
         facts = {k.decode(): v.decode() for k, v in table.schema.metadata.items()}
-        columns = [table[name].to_pylist() for name in Transaction.__dataclass_fields__]
+        columns = [table[name].to_pylist() for name in _FIELDS]
         transactions = [Transaction(*row) for row in zip(*columns, strict=True)]
         fraud = table["fraud"].to_numpy()
         return cls(facts["name"], transactions, fraud, int(facts["refused"]), facts["fingerprint"])
 
-    def fraud_accounts(self) -> dict[str, bool]:
-        """Every account, and whether any of its transactions is fraud."""
-        accounts: dict[str, bool] = {}
-        for transaction, label in zip(self.transactions, self.fraud.tolist(), strict=True):
-            accounts[transaction.account] = accounts.get(transaction.account, False) or label
-        return accounts
+    @cached_property
+    def frame(self) -> pd.DataFrame:
+        """The same as a table: a row a transaction with its fields, and ``fraud``."""
+        columns = {name: [getattr(t, name) for t in self.transactions] for name in _FIELDS}
+        return pd.DataFrame({**columns, "fraud": self.fraud})
 
-    def rows_by_account(self) -> dict[str, list[int]]:
+    def fraud_accounts(self) -> pd.Series:
+        """By account, whether any of its transactions is fraud."""
+        return self.frame.groupby("account", sort=False)["fraud"].any()
+
+    def rows_by_account(self) -> dict[str, IntArray]:
         """Positions of each account's transactions, in time order."""
-        rows: dict[str, list[int]] = {}
-        for i, transaction in enumerate(self.transactions):
-            rows.setdefault(transaction.account, []).append(i)
-        return rows
+        return self.frame.groupby("account", sort=False).indices
 
     @cached_property
     def codes(self) -> Codes:
         """Categories and merchants as numbers."""
         return Codes.of(text for t in self.transactions for text in (t.category, t.merchant))
 
-    def history(self, rows: list[int]) -> AccountHistory:
+    def history(self, rows: IntArray) -> AccountHistory:
         """Some of the transactions as columns."""
-        chosen = [self.transactions[i] for i in rows]
-        return AccountHistory(
-            np.array([t.time for t in chosen]),
-            np.array([t.amount for t in chosen]),
-            np.array([self.codes(t.category) for t in chosen], np.uint32),
-            np.array([self.codes(t.merchant) for t in chosen], np.uint32),
+        return AccountHistory(*(column[rows] for column in self._columns))
+
+    @cached_property
+    def _columns(self) -> tuple[FloatArray, FloatArray, AnyArray, AnyArray]:
+        categories, merchants = (
+            self.frame[name].map(self.codes).to_numpy(np.uint32) for name in ("category", "merchant")
         )
+        times, amounts = (self.frame[name].to_numpy(float) for name in ("time", "amount"))
+        return times, amounts, categories, merchants
 
 
 def load_labelled(path: Path, schema: Schema | None = None, label: str = "fraud") -> LabelledData:

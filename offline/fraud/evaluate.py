@@ -69,12 +69,13 @@ def evaluate_fraud(
         for r, job in zip(results, jobs, strict=True)
         if "varied" in job
     ]
+    fraud_accounts = data.fraud_accounts()
     facts = {
         "name": data.name,
         "fingerprint": data.fingerprint,
         "transactions": len(data.transactions),
-        "accounts": len(data.fraud_accounts()),
-        "fraud_accounts": sum(data.fraud_accounts().values()),
+        "accounts": len(fraud_accounts),
+        "fraud_accounts": int(fraud_accounts.sum()),
         "fraud_transactions": int(data.fraud.sum()),
         "refused": data.refused,
     }

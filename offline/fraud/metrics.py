@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from offline.bench.peers import peer
+from offline.fraud.split import Split
 from stream_ccsd.alert.threshold import threshold_by_f1
 from stream_ccsd.numeric import AnyArray, FloatArray
 
@@ -59,6 +61,11 @@ def judged(
         "val": {**ranking(*val), **at_threshold(*val, threshold)},
         "test": {**ranking(*test), **at_threshold(*test, threshold)},
     }
+
+
+def judge_accounts(split: Split, scores: pd.Series, threshold: float | None = None) -> dict[str, Any]:
+    """The same of scores by account, for the accounts of a split."""
+    return judged(split.labelled("val", scores), split.labelled("test", scores), threshold)
 
 
 def precision_at(labels: AnyArray, scores: FloatArray, count: int) -> float:

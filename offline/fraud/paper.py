@@ -10,11 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numba import njit
 
 from offline.fraud.data import LabelledData
-from offline.fraud.metrics import judged, ranking
-from offline.fraud.split import Split, split_accounts
+from offline.fraud.metrics import judge_accounts, ranking
+from offline.fraud.split import PARTS, split_accounts
 from stream_ccsd.divergence import median_bandwidth
 from stream_ccsd.library.index import Index, Scratch, build_index
 from stream_ccsd.library.windows import AccountHistory, library_windows
@@ -42,60 +43,52 @@ def run_paper(
     """
     settings = replace(settings, standardise="history")
     rows = {a: r for a, r in data.rows_by_account().items() if len(r) > MIN_TRANSACTIONS}
-    fraud = {a: f for a, f in data.fraud_accounts().items() if a in rows}
+    fraud = data.fraud_accounts()[list(rows)]
     split = split_accounts(fraud, seed)
-    histories = {a: data.history(rows[a]) for a in sorted(rows)}
+    histories = {a: data.history(r) for a, r in rows.items()}
     windows = library_windows((histories[a] for a in sorted(split.library)), settings)
     sigma_x = settings.sigma_x or median_bandwidth(windows.z, seed=settings.seed)
     sigma_y = settings.sigma_y or median_bandwidth(windows.change, seed=settings.seed)
-    strides = {a: FRAUD_STRIDE if fraud[a] else settings.library_stride for a in fraud}
+    strides = fraud.map({True: FRAUD_STRIDE, False: settings.library_stride})
     runs = {"full": settings, **({n: replace(settings, **c) for n, c in ABLATIONS.items()} if full_table else {})}
     steps = len(runs) + 2 * full_table
 
-    def account_scores(variant: Settings, stride_of: dict[str, int]) -> dict[str, float]:
+    def account_scores(variant: Settings, stride_of: pd.Series) -> pd.Series:
         index = build_index(windows, variant, sigma_x)
         law = build_change_law(index, variant, sigma_y)
-        return {
-            a: highest_score(index, law, histories[a], stride_of[a], variant.local_history)
-            for a in sorted(split.val | split.test)
-        }
+        return pd.Series(
+            {
+                a: highest_score(index, law, histories[a], stride_of[a], variant.local_history)
+                for a in sorted(split.val | split.test)
+            }
+        )
 
     scores = {}
     for name, variant in runs.items():
         scores[name] = account_scores(variant, strides)
         if progress:
             progress(len(scores), steps)
-    full = judged(_labelled(split, "val", scores["full"]), _labelled(split, "test", scores["full"]))
+    full = judge_accounts(split, scores["full"])
     result: dict[str, Any] = {
         "protocol": "paper",
         "seed": seed,
         "sigma_x": sigma_x,
         "sigma_y": sigma_y,
         "library_windows": len(windows),
-        "accounts": {name: len(getattr(split, name)) for name in Split.__dataclass_fields__},
+        "accounts": split.sizes,
         **full,
     }
     if not full_table:
         return result
-    result["ablation"] = {name: _at(split, scores[name], full["threshold"]) for name in ABLATIONS}
+    at_full = {name: judge_accounts(split, scores[name], full["threshold"]) for name in ABLATIONS}
+    result["ablation"] = {name: {part: judgement[part] for part in PARTS} for name, judgement in at_full.items()}
     result["label_blind"] = {}
     for name, stride in (("every_transaction", 1), ("library_stride", settings.library_stride)):
-        level = account_scores(settings, dict.fromkeys(fraud, stride))
-        result["label_blind"][name] = {part: ranking(*_labelled(split, part, level)) for part in ("val", "test")}
+        blind = account_scores(settings, pd.Series(stride, index=fraud.index))
+        result["label_blind"][name] = {part: ranking(*split.labelled(part, blind)) for part in PARTS}
         if progress:
             progress(len(runs) + len(result["label_blind"]), steps)
     return result
-
-
-def _at(split: Split, level: dict[str, float], threshold: float) -> dict[str, Any]:
-    judgement = judged(_labelled(split, "val", level), _labelled(split, "test", level), threshold)
-    return {part: judgement[part] for part in ("val", "test")}
-
-
-def _labelled(split: Split, part: str, scores: dict[str, float]) -> tuple[AnyArray, FloatArray]:
-    normal, fraud = sorted(getattr(split, f"{part}_normal")), sorted(getattr(split, f"{part}_fraud"))
-    labels = np.array([False] * len(normal) + [True] * len(fraud))
-    return labels, np.array([scores[a] for a in normal + fraud])
 
 
 def highest_score(index: Index, law: ChangeLaw, history: AccountHistory, stride: int, local_history: int) -> float:

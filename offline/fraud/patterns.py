@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from offline.fraud.baselines import SUPERVISED, account_deviation, transaction_baselines
+from offline.fraud.baselines import account_deviation, transaction_baselines
 from offline.fraud.data import LabelledData
 from offline.fraud.metrics import ranking
 from offline.fraud.stream import score_stream
 from replay.simulator import PATTERNS, simulate
 from stream_ccsd.fitting import fit
-from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.progress import Progress
+from stream_ccsd.sampling import shuffled
 from stream_ccsd.settings import Settings
 
 # Share of the normal accounts that the model is fitted on; the others are streamed with the fraud accounts.
@@ -31,53 +32,34 @@ def run_patterns(
     stream = simulate(accounts=accounts, days=days, seed=seed)
     fraud = np.array([t.id in stream.fraud for t in stream.transactions])
     data = LabelledData(f"simulated stream, seed {seed}", stream.transactions, fraud, 0, "")
-    normal = sorted(stream.normal_accounts())
-    chosen = np.random.default_rng(seed).permutation(len(normal))[: int(_FITTED * len(normal))]
-    fitted = {normal[i] for i in chosen}
-    library = np.array([t.account in fitted for t in data.transactions])
-    model = fit([t for t, own in zip(data.transactions, library, strict=True) if own], settings)
-    scores = score_stream(model, data, np.flatnonzero(~library), progress).scores
+    normal = shuffled(stream.normal_accounts(), seed)
+    library = data.frame["account"].isin(normal[: int(_FITTED * len(normal))]).to_numpy()
+    model = fit([data.transactions[i] for i in np.flatnonzero(library)], settings)
+    rows = data.frame[~library]
     baselines = transaction_baselines(data, library, ~library, np.zeros(len(fraud), dtype=bool), seed)
-    scores |= {name: values for name, values in baselines.items() if name not in SUPERVISED}
-    rows = {a: r for a, r in data.rows_by_account().items() if a not in fitted}
-    pattern_of = {t.account: stream.fraud[t.id] for t in data.transactions if t.id in stream.fraud}
-    levels = {name: _maxima(values, rows) for name, values in scores.items()}
-    levels["deviation"] = account_deviation(data, rows)
-    labels = np.array([stream.fraud.get(t.id, "") for t in data.transactions])
-    calm = np.array(
-        [not own and t.account not in pattern_of for own, t in zip(library, data.transactions, strict=True)]
-    )
+    scores = score_stream(model, data, np.flatnonzero(~library), progress).scores.join(baselines)
+    by_account = scores.groupby(rows["account"]).max().assign(deviation=account_deviation(rows))
+    # The pattern of each fraud, and of its account; missing where all is normal.
+    pattern = rows["id"].map(stream.fraud)
+    pattern_of = pattern.groupby(rows["account"]).first()
+    calm = rows["account"].map(pattern_of).isna()
     return {
         "protocol": "patterns",
         "seed": seed,
-        "transactions": int((~library).sum()),
+        "transactions": len(rows),
         "habit_strength": model.habit_strength,
         "patterns": {
-            pattern: {
-                "accounts": sum(p == pattern for p in pattern_of.values()),
-                "transaction": {
-                    name: _ranked(values, labels == pattern, calm)
-                    for name, values in scores.items()
-                    if name != "accumulated"
-                },
-                "account": {name: _accounts_ranked(level, pattern_of, pattern) for name, level in levels.items()},
+            name: {
+                "accounts": int((pattern_of == name).sum()),
+                "transaction": _ranked(scores.drop(columns="accumulated"), pattern == name, calm),
+                "account": _ranked(by_account, pattern_of == name, pattern_of.isna()),
             }
-            for pattern in PATTERNS
+            for name in PATTERNS
         },
     }
 
 
-def _maxima(values: FloatArray, rows: dict[str, list[int]]) -> dict[str, float]:
-    filled = np.where(np.isnan(values), -np.inf, values)
-    return {account: float(filled[own].max()) for account, own in rows.items()}
-
-
-def _ranked(values: FloatArray, fraud: AnyArray, calm: AnyArray) -> dict[str, float]:
-    return ranking(fraud[fraud | calm], values[fraud | calm])
-
-
-def _accounts_ranked(level: dict[str, float], pattern_of: dict[str, str], pattern: str) -> dict[str, float]:
-    kept = [a for a in level if pattern_of.get(a, pattern) == pattern]
-    values = np.array([level[a] for a in kept])
-    finite = np.where(np.isfinite(values), values, np.nan)
-    return ranking(np.array([a in pattern_of for a in kept]), finite)
+def _ranked(scores: pd.DataFrame, fraud: pd.Series, calm: pd.Series) -> dict[str, dict[str, float]]:
+    """How each score ranks what is fraud above what is calm; what is neither is left out."""
+    kept = fraud | calm
+    return {name: ranking(fraud[kept].to_numpy(), scores.loc[kept, name].to_numpy()) for name in scores}

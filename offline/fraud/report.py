@@ -4,21 +4,15 @@ from __future__ import annotations
 
 import html
 from pathlib import Path
-from statistics import mean
 from typing import Any
 
-from stream_ccsd.page import axes, picture, table, write_page
+import pandas as pd
 
-Runs = list[dict[str, Any]]
+from offline.fraud.stream import DRAWN
+from offline.fraud.tables import Runs, budget_sentence, cells, label_blind_auc, paper_table, ranking_table
+from stream_ccsd.page import BLUE, GREEN, GREY, RED, axes, picture, table, write_page
 
-_COLOURS = {
-    "alert": "#b2182b",
-    "outcome": "#ef8a62",
-    "divergence": "#2166ac",
-    "amount": "#777777",
-    "isolation_forest": "#1b7837",
-    "gradient_boosting": "#bbbbbb",
-}
+_COLOURS = dict(zip(DRAWN, (RED, "#ef8a62", BLUE, GREY, GREEN, "#bbbbbb"), strict=True))
 _LABELS = {"gradient_boosting": "gradient boosting (supervised ceiling)", "isolation_forest": "isolation forest"}
 
 
@@ -41,16 +35,12 @@ def write_report(result: dict[str, Any], folder: Path) -> Path:
 
 def _stream_section(runs: Runs) -> list[str]:
     first = runs[0]
-    budget = [r["operation"]["thresholds"]["budget"] for r in runs]
-    rate = mean(r["operation"]["alerts_per_1000_transactions"] for r in runs)
     parts = [
         "<h2>On a stream: causal, label-blind</h2>",
         f"<p>TEST accounts, splits {_seeds(runs)}. Every transaction is scored from an account's first one on; nothing "
         "from the future, no label. The threshold is chosen on VAL.</p>",
         _ranking_table(runs),
-        f"<p>By alert budget: {rate:.1f} alerts per 1,000 transactions, "
-        f"{mean(b['detected_share'] for b in budget):.0%} of fraud accounts detected, "
-        f"{mean(b['immediate_share'] or 0 for b in budget):.0%} of those at their first fraud.</p>",
+        f"<p>{budget_sentence(runs)}</p>",
         picture(_draw_curves(first["curves"]), "ROC and precision-recall curves"),
         picture(_draw_distribution(first["curves"]["distribution"]), "distribution of the alert score"),
     ]
@@ -70,19 +60,11 @@ def _stream_section(runs: Runs) -> list[str]:
 
 
 def _paper_section(runs: Runs, sensitivity: Runs) -> list[str]:
-    rows = []
-    variants = {"full": runs} | {n: [r["ablation"][n] for r in runs] for n in runs[0].get("ablation", {})}
-    for name, group in variants.items():
-        values = [mean(r[part][m] for r in group) for part in ("val", "test") for m in ("auc", "ap")]
-        values += [mean(r["test"][m] for r in group) for m in ("accuracy", "precision", "recall", "f1")]
-        rows.append([name, *(f"{v:.3f}" for v in values)])
-    rows.append(["the paper's full", "0.756", "0.677", "0.766", "0.792", "0.785", "0.771", "0.953", "0.853"])
-    header = ["variant", "VAL AUC", "VAL AP", "TEST AUC", "TEST AP", "accuracy", "precision", "recall", "F1"]
-    blind = {n: mean(r["label_blind"][n]["test"]["auc"] for r in runs) for n in runs[0].get("label_blind", {})}
-    remains = ", ".join(f"{v:.3f} ({n.replace('_', ' ')})" for n, v in blind.items())
+    variants = paper_table(runs)
+    remains = ", ".join(f"{v:.3f} ({n.replace('_', ' ')})" for n, v in label_blind_auc(runs).items())
     parts = [
         "<h2>The paper's protocol</h2>",
-        table(header, rows),
+        table(["variant", *variants.columns], [[str(name), *cells(row)] for name, row in variants.iterrows()]),
         f"<p class=note>Splits {_seeds(runs)}. Windows at stride 1 for fraud accounts and 15 for normal ones: the "
         "stride depends on the label, and the account score is a maximum, which more windows raise. "
         f"{'With one stride for all accounts, TEST AUC is ' + remains + '.' if remains else ''}</p>",
@@ -101,17 +83,12 @@ def _seeds(runs: Runs) -> str:
 
 
 def _ranking_table(runs: Runs) -> str:
-    rows = []
-    for group in (None, "baselines"):
-        account = runs[0]["account"] if group is None else runs[0]["account"]["baselines"]
-        for name in (n for n in account if n != "baselines"):
-            cells = [_LABELS.get(name, name.replace("_", " "))]
-            for level in ("account", "transaction"):
-                found = [(r[level] if group is None else r[level]["baselines"]).get(name) for r in runs]
-                for m in ("auc", "ap"):
-                    cells.append(f"{mean(f['test'][m] for f in found):.3f}" if all(found) else "")
-            rows.append(cells)
-    return table(["score", "account AUC", "account AP", "transaction AUC", "transaction AP"], rows)
+    columns = ["account AUC", "account AP", "transaction AUC", "transaction AP"]
+    rows = [
+        [_LABELS.get(name, name.replace("_", " ")), *cells(row)]
+        for (_, name, _), row in ranking_table(runs)[columns].iterrows()
+    ]
+    return table(["score", *columns], rows)
 
 
 def _draw_curves(curves: dict[str, Any]) -> Any:
@@ -132,7 +109,7 @@ def _draw_curves(curves: dict[str, Any]) -> Any:
 def _draw_distribution(distribution: dict[str, Any]) -> Any:
     figure, panels = axes(1, 1, 11, 4)
     ax, edges = panels[0, 0], distribution["edges"]
-    for name, colour in (("normal", "#2166ac"), ("fraud", "#b2182b")):
+    for name, colour in (("normal", BLUE), ("fraud", RED)):
         ax.stairs(distribution[name], edges, fill=True, alpha=0.5, color=colour, label=name)
     ax.set(yscale="log", xlabel="alert score: -log(tail rate), nats", ylabel="transactions of TEST accounts")
     ax.legend()
@@ -145,18 +122,18 @@ def _draw_example(example: dict[str, Any]) -> Any:
     at = example["position"]
     fraud = [i for i, f in enumerate(example["fraud"]) if f]
     steps = range(len(example["amount"]))
-    top.plot(steps, example["amount"], ".-", color="#777777", lw=0.6, ms=3)
-    top.plot(fraud, [example["amount"][i] for i in fraud], "o", color="#b2182b", ms=4, label="fraud (label)")
+    top.plot(steps, example["amount"], ".-", color=GREY, lw=0.6, ms=3)
+    top.plot(fraud, [example["amount"][i] for i in fraud], "o", color=RED, ms=4, label="fraud (label)")
     top.set(yscale="symlog", xlabel="transaction", ylabel="amount", title="amounts")
-    scores.plot(steps, example["score"], color="#b2182b", lw=0.9)
+    scores.plot(steps, example["score"], color=RED, lw=0.9)
     scores.axhline(example["alert"]["threshold"], color="k", lw=0.8, ls="--", label="threshold")
     scores.set(xlabel="transaction", ylabel="nats", title="alert score")
     densities = example["alert"]["densities"]
-    density.plot(densities["change"], densities["account"], color="#b2182b", label="account's recent windows")
-    density.plot(densities["change"], densities["normal"], color="#2166ac", label="library neighbours")
+    density.plot(densities["change"], densities["account"], color=RED, label="account's recent windows")
+    density.plot(densities["change"], densities["normal"], color=BLUE, label="library neighbours")
     density.set(xlabel="abs(Δz)", ylabel="density", title="both laws behind the divergence score")
     values = [float("nan") if v is None else v for v in example["divergence"]]
-    divergence.plot(steps, values, color="#2166ac", lw=0.9)
+    divergence.plot(steps, values, color=BLUE, lw=0.9)
     divergence.set(xlabel="transaction", ylabel="nats", title="divergence score")
     for ax in (top, scores, divergence):
         ax.axvline(at, color="k", lw=0.6, alpha=0.6)
@@ -166,14 +143,11 @@ def _draw_example(example: dict[str, Any]) -> Any:
 
 
 def _draw_sensitivity(sensitivity: Runs) -> Any:
-    names = list(dict.fromkeys(r["setting"] for r in sensitivity))
-    figure, panels = axes(1, len(names), 11, 3.6)
-    for ax, name in zip(panels[0], names, strict=True):
-        rows = [r for r in sensitivity if r["setting"] == name]
+    settings = pd.json_normalize(sensitivity).groupby("setting", sort=False)
+    figure, panels = axes(1, len(settings), 11, 3.6)
+    for ax, (name, rows) in zip(panels[0], settings, strict=True):
         for metric, marker in (("auc", "o-"), ("f1", "s--")):
-            ax.plot(
-                [r["value"] for r in rows], [r["test"][metric] for r in rows], marker, label=f"TEST {metric.upper()}"
-            )
+            ax.plot(rows["value"], rows[f"test.{metric}"], marker, label=f"TEST {metric.upper()}")
         ax.set(xlabel=name, ylim=(0.4, 1.0))
         ax.grid(alpha=0.3)
     panels[0][0].legend(fontsize=8)

@@ -1,15 +1,22 @@
-"""Five disjoint sets of accounts, or two periods with a gap between."""
+"""Five disjoint sets of accounts."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
+import pandas as pd
 
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.sampling import shuffled
 
 LIBRARY_SHARE, VAL_NORMAL_SHARE = 0.70, 0.15
 VAL_FRAUD_SHARE = 0.35
+
+Part = Literal["val", "test"]
+PARTS: tuple[Part, Part] = ("val", "test")
 
 
 @dataclass(frozen=True)
@@ -39,12 +46,23 @@ class Split:
         """Accounts that results are reported on."""
         return self.test_normal | self.test_fraud
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        """How many accounts are in each set."""
+        return {field.name: len(getattr(self, field.name)) for field in fields(self)}
 
-def split_accounts(fraud_accounts: dict[str, bool], seed: int) -> Split:
+    def labelled(self, part: Part, scores: pd.Series) -> tuple[AnyArray, FloatArray]:
+        """Labels and scores (by account) of one part's accounts, in order of name."""
+        accounts = sorted(getattr(self, part))
+        fraud = getattr(self, f"{part}_fraud")
+        return np.array([a in fraud for a in accounts]), scores[accounts].to_numpy()
+
+
+def split_accounts(fraud_accounts: pd.Series, seed: int) -> Split:
     """A random permutation of each class, cut at the shares; the same for the same accounts and seed."""
     rng = np.random.default_rng(seed)
-    normal = rng.permutation(sorted(a for a, fraud in fraud_accounts.items() if not fraud)).tolist()
-    fraud = rng.permutation(sorted(a for a, fraud in fraud_accounts.items() if fraud)).tolist()
+    labels = fraud_accounts.to_numpy(bool)
+    normal, fraud = (shuffled(fraud_accounts.index[mask], rng) for mask in (~labels, labels))
     first = round(LIBRARY_SHARE * len(normal))
     second = first + round(VAL_NORMAL_SHARE * len(normal))
     third = round(VAL_FRAUD_SHARE * len(fraud))

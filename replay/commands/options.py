@@ -86,7 +86,7 @@ def file_calendar(source: Any, settings: Any) -> Calendar:
 
     from stream_ccsd.transaction import Transaction
 
-    times = (item.found.time for item in source.items() if isinstance(item.found, Transaction))
+    times = (item.parsed.time for item in source.items() if isinstance(item.parsed, Transaction))
     return Calendar.choose(settings.time_unit, settings.time_origin, list(islice(times, 1000)))
 
 

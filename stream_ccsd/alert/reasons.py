@@ -12,6 +12,7 @@ import numpy as np
 from stream_ccsd.account import REGIMES
 from stream_ccsd.library.laws import shares
 from stream_ccsd.library.model import Model
+from stream_ccsd.library.windows import CATEGORY_CHANGED, MERCHANT_CHANGED
 from stream_ccsd.scores import COMPILED, HABIT, OUTCOME, scores
 from stream_ccsd.transaction import Transaction
 
@@ -115,8 +116,8 @@ def make_alert(
         previous_maximum=previous if math.isfinite(previous) else None,
         model=model.version,
         scores=scores,
-        category_changed=bool(regime & 2) if regime >= 0 else None,
-        merchant_changed=bool(regime & 1) if regime >= 0 else None,
+        category_changed=bool(regime & CATEGORY_CHANGED) if regime >= 0 else None,
+        merchant_changed=bool(regime & MERCHANT_CHANGED) if regime >= 0 else None,
         reasons=_reasons(model, transaction, out),
         neighbours=_neighbours(model, evidence),
         densities=_densities(evidence),

@@ -83,8 +83,8 @@ class DivergenceMatrices:
 
     def at(self, bandwidths: Bandwidths, progress: Progress | None = None) -> FloatArray:
         """The matrix at these bandwidths; ``both`` is the sum of the divergences of value and slope."""
-        found = [self._part(part, progress) for part in bandwidths.parts()]
-        return found[0] if len(found) == 1 else found[0] + found[1]
+        parts = [self._part(part, progress) for part in bandwidths.parts()]
+        return parts[0] if len(parts) == 1 else parts[0] + parts[1]
 
     def _part(self, bandwidths: Bandwidths, progress: Progress | None) -> FloatArray:
         output = bandwidths.output

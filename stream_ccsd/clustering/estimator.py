@@ -111,11 +111,11 @@ class DivergenceKMedoids(ClusterMixin, TransformerMixin, BaseEstimator):  # type
             compared = self._prepared(table)
             self.bandwidths_ = self._bandwidths(compared, seed)
             distances = DivergenceMatrices(compared, weighting=self.weighting).at(self.bandwidths_)
-        found = k_medoids(distances, self.n_clusters, method=self.method, starts=self.n_init, seed=seed)
-        self.medoid_indices_: IntArray = found.medoids
-        self.labels_: IntArray = found.labels
-        self.inertia_ = found.loss
-        self.cluster_centers_ = None if self.metric == "precomputed" else table[found.medoids]
+        clustering = k_medoids(distances, self.n_clusters, method=self.method, starts=self.n_init, seed=seed)
+        self.medoid_indices_: IntArray = clustering.medoids
+        self.labels_: IntArray = clustering.labels
+        self.inertia_ = clustering.loss
+        self.cluster_centers_ = None if self.metric == "precomputed" else table[clustering.medoids]
         return self
 
     def transform(self, X: Series) -> FloatArray:

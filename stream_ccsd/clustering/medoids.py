@@ -70,8 +70,8 @@ def k_medoids(
     Examples
     --------
     >>> points = np.array([0.0, 0.1, 0.2, 5.0, 5.1, 5.3])
-    >>> found = k_medoids(abs(points[:, None] - points), 2, starts=3)
-    >>> sorted(points[found.medoids].tolist()), round(found.loss, 6)
+    >>> best = k_medoids(abs(points[:, None] - points), 2, starts=3)
+    >>> sorted(points[best.medoids].tolist()), round(best.loss, 6)
     ([0.1, 5.1], 0.5)
     """
     matrix = np.ascontiguousarray(distances, dtype=np.float64)
@@ -100,11 +100,11 @@ def k_medoids(
         return _assigned(matrix, run(matrix, medoids.astype(np.int64)))
 
     if len(first) == 1 or len(matrix) < _ROWS_WORTH_A_THREAD:
-        found = [from_start(medoids) for medoids in first]
+        clusterings = [from_start(medoids) for medoids in first]
     else:
         with ThreadPoolExecutor(cpu_count()) as pool:
-            found = list(pool.map(from_start, first))
-    return min(found, key=lambda clustering: clustering.loss)
+            clusterings = list(pool.map(from_start, first))
+    return min(clusterings, key=lambda clustering: clustering.loss)
 
 
 def _assigned(matrix: FloatArray, medoids: IntArray) -> Clustering:

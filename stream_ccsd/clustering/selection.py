@@ -14,6 +14,7 @@ from stream_ccsd.clustering.outputs import Output
 from stream_ccsd.divergence.weights import Weighting
 from stream_ccsd.numeric import FloatArray, IntArray
 from stream_ccsd.progress import Progress
+from stream_ccsd.sampling import some_rows
 
 # Outputs to choose among when nobody says: values alone cluster worse than slopes, or both, on most data sets.
 DEFAULT_OUTPUTS: tuple[Output, ...] = ("slope", "both")
@@ -48,7 +49,7 @@ def select_bandwidths(
     """
     sample = max(sample, 3 * k)
     if len(series) > sample:
-        series = series[np.sort(np.random.default_rng(seed).permutation(len(series))[:sample])]
+        series = series[some_rows(len(series), sample, seed)]
     points = bandwidth_grid(series, outputs) if grid is None else grid
     if not points:
         raise ValueError("there are no bandwidths to choose among")
@@ -56,8 +57,8 @@ def select_bandwidths(
     best: Selected | None = None
     for done, point in enumerate(points, start=1):
         distances = matrices.at(point)
-        found = k_medoids(distances, k, starts=starts, seed=seed)
-        score = silhouette(distances, found.labels)
+        clusters = k_medoids(distances, k, starts=starts, seed=seed)
+        score = silhouette(distances, clusters.labels)
         if best is None or score > best.silhouette:
             best = Selected(point, score)
         if progress:

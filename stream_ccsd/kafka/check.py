@@ -29,8 +29,8 @@ async def check_worker(settings: WorkerSettings, model: Model) -> dict[str, Any]
     """
     security = settings.security()
     check_parts()
-    found = await look_at_topics(settings)
-    decoded = await newest_messages(settings, found.topics)
+    seen = await look_at_topics(settings)
+    decoded = await newest_messages(settings, seen.topics)
     return {
         "broker": settings.brokers,
         "protocol": security.protocol,
@@ -42,8 +42,8 @@ async def check_worker(settings: WorkerSettings, model: Model) -> dict[str, Any]
         "store": settings.store,
         "topics": {
             name: {
-                "partitions": found.topics[name].partitions if name in found.topics else found.missing[name],
-                "exists": name in found.topics,
+                "partitions": seen.topics[name].partitions if name in seen.topics else seen.missing[name],
+                "exists": name in seen.topics,
                 "messages_read": decoded.get(name, 0),
             }
             for name in topic_names(settings)

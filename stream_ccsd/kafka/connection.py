@@ -29,10 +29,10 @@ def parse_brokers(url: str) -> str:
     >>> parse_brokers("kafka://localhost:9092")
     'localhost:9092'
     """
-    found = re.fullmatch(_BROKERS + "/?", url)
-    if not found:
+    match = re.fullmatch(_BROKERS + "/?", url)
+    if not match:
         raise BrokerError(f"expected kafka://host:port, got {url!r}")
-    return found[1]
+    return match[1]
 
 
 def parse_target(url: str) -> tuple[str, str]:
@@ -41,10 +41,10 @@ def parse_target(url: str) -> tuple[str, str]:
     >>> parse_target("kafka://localhost:9092/transactions")
     ('localhost:9092', 'transactions')
     """
-    found = re.fullmatch(f"{_BROKERS}/({_TOPIC})", url)
-    if not found:
+    match = re.fullmatch(f"{_BROKERS}/({_TOPIC})", url)
+    if not match:
         raise BrokerError(f"expected kafka://host:port/topic, got {url!r}")
-    return found[1], found[2]
+    return match[1], match[2]
 
 
 def is_topic(name: str) -> bool:

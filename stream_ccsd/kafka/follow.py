@@ -107,15 +107,15 @@ async def follow_alerts(
 def parse_alert(value: bytes | None) -> dict[str, Any] | None:
     """An alert with everything that is asked of one; None for what is none, which a topic may hold too."""
     try:
-        found = json.loads(value or b"")
+        alert = json.loads(value or b"")
     except (ValueError, RecursionError):
         return None
-    if not isinstance(found, dict):
+    if not isinstance(alert, dict):
         return None
-    texts = all(isinstance(found.get(name), str) for name in ("headline", "account"))
-    numbers = [found.get(name) for name in ("partition", "position", "time")]
+    texts = all(isinstance(alert.get(name), str) for name in ("headline", "account"))
+    numbers = [alert.get(name) for name in ("partition", "position", "time")]
     if not texts or any(isinstance(n, bool) or not isinstance(n, int | float) for n in numbers):
         return None
     partition, position, time = numbers
     whole = isinstance(partition, int) and isinstance(position, int)
-    return found if whole and abs(time) <= MAX_NUMBER else None  # type: ignore[arg-type]
+    return alert if whole and abs(time) <= MAX_NUMBER else None  # type: ignore[arg-type]

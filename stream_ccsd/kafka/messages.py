@@ -32,7 +32,7 @@ class Record(Protocol):
     value: bytes | None
 
 
-class Output(NamedTuple):
+class OutgoingRecord(NamedTuple):
     """A message to send."""
 
     topic: str
@@ -56,21 +56,21 @@ def alert_message(record: Record, alert: Alert) -> bytes:
     return _json(alert_record(_origin(record), alert))
 
 
-def dead_letter(topic: str, record: Record, why: Refusal) -> Output:
+def dead_letter(topic: str, record: Record, why: Refusal) -> OutgoingRecord:
     """A message that had no effect: its own key and bytes, why and where from in the headers."""
     letter = DeadLetter.of(_origin(record), why)
     about = {"topic": record.topic, **letter.to_dict()}
     headers = [(name, str(said).encode("utf-8", "replace")) for name, said in about.items() if said not in (None, "")]
     # A client may send a message of neither key nor value; ours does not.
     value_or_key = record.value if record.value is not None or record.key is not None else b""
-    return Output(topic, record.key, value_or_key, headers)
+    return OutgoingRecord(topic, record.key, value_or_key, headers)
 
 
 def _origin(record: Record) -> Origin:
     return Origin(record.offset, record.partition, record.timestamp)
 
 
-def fitted(letter: Output, largest: int) -> Output:
+def fitted(letter: OutgoingRecord, largest: int) -> OutgoingRecord:
     """A dead letter as a topic takes it that refuses messages of more bytes: itself, or its beginning.
 
     Kafka counts what surrounds a message too; it is generously guessed.
@@ -81,13 +81,13 @@ def fitted(letter: Output, largest: int) -> Output:
     return shortened(letter, max(0, min(KEPT, (largest - around) // 2)))
 
 
-def shortened(letter: Output, kept: int = KEPT) -> Output:
+def shortened(letter: OutgoingRecord, kept: int = KEPT) -> OutgoingRecord:
     """A dead letter that no topic takes whole: its beginning, and how long it was."""
     value, key = letter.value or b"", letter.key
     if len(value) <= kept and len(key or b"") <= kept:
         return letter
     headers = [*letter.headers, ("truncated_from", str(len(value)).encode())]
-    return Output(letter.topic, key if key is None else key[:kept], value[:kept], headers)
+    return OutgoingRecord(letter.topic, key if key is None else key[:kept], value[:kept], headers)
 
 
 def _json(values: dict[str, Any]) -> bytes:

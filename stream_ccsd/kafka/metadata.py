@@ -139,10 +139,10 @@ async def describe(admin: Any, names: list[str]) -> Cluster:
             continue
         if topic["error_code"] and not topic["partitions"]:
             raise error(topic["topic"])
-        found = topic.get("topic_id", _NOBODY)
+        topic_id = topic.get("topic_id", _NOBODY)
         topics[topic["topic"]] = Topic(
             len(topic["partitions"]),
-            None if found == _NOBODY else found.hex(),
+            None if topic_id == _NOBODY else topic_id.hex(),
             min((len(p["replicas"]) for p in topic["partitions"]), default=0),
         )
     return Cluster(len(said["brokers"]), topics)

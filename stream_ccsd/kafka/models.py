@@ -43,17 +43,17 @@ class ModelWatch:
     async def look(self) -> bool:
         """Load the model if it is another one; whether it was, and can be used."""
         # Off the event loop: a model's description alone is long enough to hold up transactions.
-        found = await asyncio.to_thread(self._find)
-        if found is None:
+        new = await asyncio.to_thread(self._find)
+        if new is None:
             return False
-        if isinstance(found, str):
+        if isinstance(new, str):
             self._metrics.model_failures.inc()
-            log.error("the new model is not used", extra={"reason": found})
+            log.error("the new model is not used", extra={"reason": new})
             return False
-        log.info("new model", extra={"model": found.version, "before": self._model.version})
-        self._model = found
-        self._use(found)
-        self._told(found.version)
+        log.info("new model", extra={"model": new.version, "before": self._model.version})
+        self._model = new
+        self._use(new)
+        self._told(new.version)
         return True
 
     def _find(self) -> Model | str | None:
@@ -81,7 +81,7 @@ class ModelWatch:
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
     """What changes when another model is put in place, as a whole or file by file; None while there is none."""
     try:
-        found = [file.stat() for file in sorted(folder.iterdir())]
+        files = [file.stat() for file in sorted(folder.iterdir())]
     except OSError:
         return None
-    return tuple((f.st_ino, f.st_mtime_ns, f.st_size) for f in found) or None
+    return tuple((f.st_ino, f.st_mtime_ns, f.st_size) for f in files) or None

@@ -18,7 +18,7 @@ from aiokafka.errors import (
 )
 
 from stream_ccsd.kafka.connection import BrokerError, explain, start_client
-from stream_ccsd.kafka.messages import Output, fitted, shortened
+from stream_ccsd.kafka.messages import OutgoingRecord, fitted, shortened
 from stream_ccsd.kafka.settings import WorkerSettings
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class Outbox:
         if producer is not None:
             await producer.stop()
 
-    async def confirm(self, outputs: Sequence[Output], partition: int | None = None) -> list[int]:
+    async def confirm(self, outputs: Sequence[OutgoingRecord], partition: int | None = None) -> list[int]:
         """Send messages in order; returns their offsets when the broker has all of them.
 
         Where the client gives up (no leader for long, a sequence lost), all of them are sent again by a new one.
@@ -77,13 +77,13 @@ class Outbox:
                 producer = self._producer
             failed: BaseException | None = None
             offsets: list[int] = []
-            for found, output in zip(await _send(producer, outputs, partition), outputs, strict=True):
-                if isinstance(found, MessageSizeTooLargeError) and self._can_be_shorter(output, len(outputs)):
+            for sent, output in zip(await _send(producer, outputs, partition), outputs, strict=True):
+                if isinstance(sent, MessageSizeTooLargeError) and self._can_be_shorter(output, len(outputs)):
                     offsets += await self.confirm([shortened(output)], partition)
-                elif isinstance(found, BaseException):
-                    failed = failed or found
+                elif isinstance(sent, BaseException):
+                    failed = failed or sent
                 else:
-                    offsets.append(found.offset)
+                    offsets.append(sent.offset)
             if failed is None:
                 return offsets
             if not isinstance(failed, _FOR_A_NEW_CLIENT) and not getattr(failed, "retriable", False):
@@ -103,13 +103,13 @@ class Outbox:
                     self._producer = None
                     log.warning("waiting for the broker", extra={"error": str(error)})
 
-    def _can_be_shorter(self, output: Output, together: int) -> bool:
+    def _can_be_shorter(self, output: OutgoingRecord, together: int) -> bool:
         """Whether a smaller request may pass: the broker refuses all messages of one that is too large."""
         shorter = together > 1 or shortened(output) is not output
         return shorter and output.topic == self._settings.dead_letters
 
 
-async def _send(producer: Any, outputs: Iterable[Output], partition: int | None) -> list[Any]:
+async def _send(producer: Any, outputs: Iterable[OutgoingRecord], partition: int | None) -> list[Any]:
     """Offsets or errors, in the order of the messages."""
     waiting = []
     for topic, key, value, headers in outputs:

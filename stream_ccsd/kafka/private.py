@@ -86,9 +86,9 @@ def check_parts() -> None:
         Naming the parts and the versions that were found.
     """
     if moved():
-        found = ", ".join(f"{name} {version(name)}" for name in ("faust-streaming", "aiokafka"))
+        installed = ", ".join(f"{name} {version(name)}" for name in ("faust-streaming", "aiokafka"))
         raise StreamCcsdError(
-            f"workers cannot run on {found}: not there any more is {', '.join(moved())}. "
+            f"workers cannot run on {installed}: not there any more is {', '.join(moved())}. "
             "Install the versions that 'stream-ccsd[kafka]' asks for"
         )
 
@@ -101,8 +101,8 @@ def _has(kind: type, name: str) -> bool:
         for member in vars(base).values():
             code = getattr(member, "__code__", None)
             if code is not None and name in code.co_names:
-                found = (i for i in dis.get_instructions(code) if i.opname == "STORE_ATTR")
-                if any(i.argval == name for i in found):
+                stores = (i for i in dis.get_instructions(code) if i.opname == "STORE_ATTR")
+                if any(i.argval == name for i in stores):
                     return True
     return False
 
@@ -186,8 +186,8 @@ class FaustConsumer(driver.Consumer):
 
     def committed_offset(self, tp: TP) -> int | None:
         """The offset work began at or was committed to, as far as it is known."""
-        found: int | None = self._committed_offset[tp]
-        return found
+        offset: int | None = self._committed_offset[tp]
+        return offset
 
     def flowing_partitions(self) -> set[TP]:
         """Partitions to fetch from now. A copy: Faust changes its set in place, and a fetch that waits would return
@@ -249,8 +249,8 @@ class FaustRecovery:
 
     def end(self, tp: TP) -> int | None:
         """The last offset of a changelog as it was recovered."""
-        found = self._recovery.active_highwaters.get(tp)
-        return None if found is None else int(found)
+        highwater = self._recovery.active_highwaters.get(tp)
+        return None if highwater is None else int(highwater)
 
     def pass_markers(self, reached: Callable[[TP], int | None]) -> None:
         """Where nothing but markers of transactions is left of a changelog, nothing remains to be read.
@@ -273,8 +273,8 @@ class FaustRecovery:
         ended = [task for task in recovery._futures if task.done()]
         if not ended:
             return None
-        found = (None if task.cancelled() else task.exception() for task in ended)
-        return next((error for error in found if error is not None), None) or self._app.crash_reason or EndedError()
+        errors = (None if task.cancelled() else task.exception() for task in ended)
+        return next((error for error in errors if error is not None), None) or self._app.crash_reason or EndedError()
 
 
 class EndedError(Exception):

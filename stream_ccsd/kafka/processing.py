@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from stream_ccsd.kafka.consumer import Batch
-from stream_ccsd.kafka.messages import Output
+from stream_ccsd.kafka.messages import OutgoingRecord
 from stream_ccsd.kafka.metrics import Metrics
 from stream_ccsd.kafka.scoring import TOPIC, PartitionScorer, Scored, check_topic
 from stream_ccsd.kafka.settings import WorkerSettings
@@ -51,7 +51,7 @@ class Processor:
         schema: Schema,
         model: Model,
         store: Callable[[], AccountStore],
-        confirm: Callable[[Sequence[Output], int | None], Coroutine[Any, Any, list[int]]],
+        confirm: Callable[[Sequence[OutgoingRecord], int | None], Coroutine[Any, Any, list[int]]],
         metrics: Metrics,
         topic_id: str | None = None,
     ) -> None:
@@ -160,7 +160,9 @@ class Processor:
         """States to the changelog, then to the store."""
         if not done.states:
             return
-        changes = [Output(self._settings.changelog, account, state, []) for account, state in done.states.items()]
+        changes = [
+            OutgoingRecord(self._settings.changelog, account, state, []) for account, state in done.states.items()
+        ]
         offsets = await self._confirm(changes, partition)
         end = self._advanced(partition, offsets)
         await asyncio.get_running_loop().run_in_executor(

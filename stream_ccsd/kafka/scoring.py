@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from stream_ccsd.account import state_sizes
 from stream_ccsd.engine import Engine, Result
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.kafka.messages import Output, Record, alert_message, dead_letter, score_message
+from stream_ccsd.kafka.messages import OutgoingRecord, Record, alert_message, dead_letter, score_message
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.library.model import Model
 from stream_ccsd.status import Status
@@ -146,7 +146,7 @@ class _StagedStates:
 class Scored:
     """What a batch brought. Outputs are in the order of their messages."""
 
-    outputs: list[Output] = field(default_factory=list)
+    outputs: list[OutgoingRecord] = field(default_factory=list)
     states: dict[bytes, bytes] = field(default_factory=dict)
     created: int = 0
     entered: int = 0
@@ -257,10 +257,10 @@ class PartitionScorer:
             return
         key = result.transaction.account.encode()
         done.entered += 1
-        done.outputs.append(Output(self._settings.scores, key, score_message(record, result), []))
+        done.outputs.append(OutgoingRecord(self._settings.scores, key, score_message(record, result), []))
         if result.alert:
             done.alerts += 1
-            done.outputs.append(Output(self._settings.alerts, key, alert_message(record, result.alert), []))
+            done.outputs.append(OutgoingRecord(self._settings.alerts, key, alert_message(record, result.alert), []))
 
     def _refuse(self, done: Scored, record: Record, why: Refusal) -> None:
         done.rejects[why.kind] += 1

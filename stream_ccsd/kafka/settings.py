@@ -243,10 +243,10 @@ def _converted(name: str, value: Any, place: str) -> Any:
 
 def _truth(value: Any) -> bool:
     known = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
-    found = value if isinstance(value, bool) else known.get(str(value).lower())
-    if found is None:
+    truth = value if isinstance(value, bool) else known.get(str(value).lower())
+    if truth is None:
         raise ValueError("expected true or false")
-    return found
+    return truth
 
 
 def _require(condition: bool, name: str, value: object, expected: str) -> None:

@@ -27,7 +27,7 @@ class TopicsError(StreamCcsdError):
 
 
 @dataclass(frozen=True)
-class Found:
+class TopicsSeen:
     """What there is on the brokers, and what would have to be created, with so many partitions."""
 
     topics: dict[str, Topic]
@@ -40,7 +40,7 @@ class Found:
         return None if said is None else int(said)
 
 
-async def look_at_topics(settings: WorkerSettings) -> Found:
+async def look_at_topics(settings: WorkerSettings) -> TopicsSeen:
     """The worker's topics that exist, and those that it would have to create.
 
     Raises
@@ -52,40 +52,40 @@ async def look_at_topics(settings: WorkerSettings) -> Found:
     """
     async with admin_client(settings.brokers, settings.security(), _ADMIN) as admin:
         brokers, topics = await describe(admin, topic_names(settings))
-        found = Found(topics, await configs(admin, list(topics)), missing_topics(settings, topics))
+        seen = TopicsSeen(topics, await configs(admin, list(topics)), missing_topics(settings, topics))
     check_topics(settings, topics)
-    check_policies(settings, found, brokers)
-    if found.missing and not settings.create_topics:
+    check_policies(settings, seen, brokers)
+    if seen.missing and not settings.create_topics:
         raise TopicsError(
-            f"no topic {', '.join(found.missing)} on {settings.brokers}: create it, or allow create_topics"
+            f"no topic {', '.join(seen.missing)} on {settings.brokers}: create it, or allow create_topics"
         )
-    return found
+    return seen
 
 
-async def prepare_topics(settings: WorkerSettings) -> Found:
+async def prepare_topics(settings: WorkerSettings) -> TopicsSeen:
     """Create what is missing; returns what there is then."""
-    found = await look_at_topics(settings)
-    if not found.missing:
-        return found
+    seen = await look_at_topics(settings)
+    if not seen.missing:
+        return seen
     async with admin_client(settings.brokers, settings.security(), _ADMIN) as admin:
-        await _create(admin, settings, found.missing)
+        await _create(admin, settings, seen.missing)
     for _ in range(50):  # every broker hears of new topics, but not all at once
-        found = await look_at_topics(settings)
-        if not found.missing:
-            return found
+        seen = await look_at_topics(settings)
+        if not seen.missing:
+            return seen
         await asyncio.sleep(0.1)
-    raise TopicsError(f"{', '.join(found.missing)} was created on {settings.brokers}, and is not there: start again")
+    raise TopicsError(f"{', '.join(seen.missing)} was created on {settings.brokers}, and is not there: start again")
 
 
-def missing_topics(settings: WorkerSettings, found: Mapping[str, Topic]) -> dict[str, int]:
+def missing_topics(settings: WorkerSettings, topics: Mapping[str, Topic]) -> dict[str, int]:
     """Topics that are not there, and how many partitions each should have."""
-    known = found.get(settings.transactions) or found.get(settings.changelog) or Topic(settings.partitions)
-    return {name: known.partitions for name in topic_names(settings) if name not in found}
+    known = topics.get(settings.transactions) or topics.get(settings.changelog) or Topic(settings.partitions)
+    return {name: known.partitions for name in topic_names(settings) if name not in topics}
 
 
-def check_topics(settings: WorkerSettings, found: Mapping[str, Topic]) -> None:
+def check_topics(settings: WorkerSettings, topics: Mapping[str, Topic]) -> None:
     """The changelog's partitions are the transactions': a state lives beside its account."""
-    transactions, changelog = found.get(settings.transactions), found.get(settings.changelog)
+    transactions, changelog = topics.get(settings.transactions), topics.get(settings.changelog)
     if transactions is not None and changelog is not None and transactions.partitions != changelog.partitions:
         raise TopicsError(
             f"topic {settings.transactions!r} has {transactions.partitions} partitions, its changelog "
@@ -94,14 +94,14 @@ def check_topics(settings: WorkerSettings, found: Mapping[str, Topic]) -> None:
         )
 
 
-def check_policies(settings: WorkerSettings, found: Found, brokers: int) -> None:
+def check_policies(settings: WorkerSettings, seen: TopicsSeen, brokers: int) -> None:
     """Topics must keep what they are told to keep, and be able to confirm it."""
-    if found.missing and settings.replication > brokers:
+    if seen.missing and settings.replication > brokers:
         raise TopicsError(
             f"replication is {settings.replication}, and {settings.brokers} has {brokers} brokers: start more of them, "
-            f"or change replication; {', '.join(found.missing)} could not be created"
+            f"or change replication; {', '.join(seen.missing)} could not be created"
         )
-    policies = {name: _policies(values) for name, values in found.configs.items()}
+    policies = {name: _policies(values) for name, values in seen.configs.items()}
     changelog = policies.get(settings.changelog)
     if changelog is not None and changelog != {"compact"}:
         raise TopicsError(
@@ -114,8 +114,8 @@ def check_policies(settings: WorkerSettings, found: Found, brokers: int) -> None
             f"topic {settings.transactions!r} is compacted: of each account only the last transaction would be kept, "
             "and others vanish before they are read. Set its cleanup.policy to delete"
         )
-    for name, values in found.configs.items():
-        wanted, replicas = int(values.get("min.insync.replicas") or 1), found.topics[name].replicas
+    for name, values in seen.configs.items():
+        wanted, replicas = int(values.get("min.insync.replicas") or 1), seen.topics[name].replicas
         if wanted > replicas:
             raise TopicsError(
                 f"topic {name!r} has {replicas} replicas and min.insync.replicas={wanted}: no message could ever be "
@@ -135,9 +135,9 @@ def topic_names(settings: WorkerSettings) -> list[str]:
 class TopicWatch:
     """Looks at the topics that states depend on, for as long as the worker works."""
 
-    def __init__(self, settings: WorkerSettings, found: Found) -> None:
+    def __init__(self, settings: WorkerSettings, seen: TopicsSeen) -> None:
         self._settings = settings
-        self._known = {name: found.topics[name] for name in (settings.transactions, settings.changelog)}
+        self._known = {name: seen.topics[name] for name in (settings.transactions, settings.changelog)}
         self._absent = 0
         self.answered = True
         """Whether the broker answered when it was last asked."""
@@ -172,15 +172,15 @@ class TopicWatch:
             )
         check_topics(self._settings, now)
         for name, known in self._known.items():
-            found = now.get(name, known)
-            if None not in (known.id, found.id) and found.id != known.id:
+            today = now.get(name, known)
+            if None not in (known.id, today.id) and today.id != known.id:
                 raise TopicsError(
                     f"topic {name!r} was deleted and made anew while the worker ran: account states belong to the one "
                     "that is gone. Take another --group"
                 )
-            if found.partitions != known.partitions:
+            if today.partitions != known.partitions:
                 raise TopicsError(
-                    f"topic {name!r} has {found.partitions} partitions, and had {known.partitions} when the worker "
+                    f"topic {name!r} has {today.partitions} partitions, and had {known.partitions} when the worker "
                     "began: accounts would lose their state. Take another --group, whose changelog is made to fit"
                 )
 

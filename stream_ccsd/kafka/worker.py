@@ -28,7 +28,7 @@ from stream_ccsd.kafka.outbox import Outbox
 from stream_ccsd.kafka.private import check_parts
 from stream_ccsd.kafka.processing import Processor
 from stream_ccsd.kafka.settings import WorkerSettings
-from stream_ccsd.kafka.topics import Found, TopicWatch, prepare_topics
+from stream_ccsd.kafka.topics import TopicsSeen, TopicWatch, prepare_topics
 from stream_ccsd.kafka.web import Web
 from stream_ccsd.library.model import Model
 from stream_ccsd.transaction import Schema, Transaction
@@ -58,13 +58,13 @@ async def run_worker(settings: WorkerSettings, schema: Schema, model: Model, rep
 
 class _Worker:
     def __init__(
-        self, settings: WorkerSettings, schema: Schema, model: Model, found: Found, repeats: Repeats | None
+        self, settings: WorkerSettings, schema: Schema, model: Model, seen: TopicsSeen, repeats: Repeats | None
     ) -> None:
         self._settings, self._repeats = settings, repeats
         self._metrics = Metrics()
-        self._outbox = Outbox(settings, found.largest_message(settings.dead_letters))
-        self._topics = TopicWatch(settings, found)
-        transactions = found.topics[settings.transactions]
+        self._outbox = Outbox(settings, seen.largest_message(settings.dead_letters))
+        self._topics = TopicWatch(settings, seen)
+        transactions = seen.topics[settings.transactions]
         self._processor = Processor(
             settings,
             schema,

@@ -66,13 +66,13 @@ def _fit_pareto(excess: FloatArray) -> tuple[float, float]:
         shape = float(np.mean(np.log1p(ratio * excess)))
         return float(np.log(shape / ratio) + shape + 1.0) if shape > 0 else np.inf
 
-    found = minimize_scalar(
+    optimum = minimize_scalar(
         lambda t: cost(np.exp(t)), bounds=(np.log(1e-6 / mean), np.log(1e4 / mean)), method="bounded"
     )
-    ratio = float(np.exp(found.x))
+    ratio = float(np.exp(optimum.x))
     shape = float(np.mean(np.log1p(ratio * excess)))
     exponential = np.log(mean) + 1.0
-    if found.fun >= exponential or shape < 1e-4:
+    if optimum.fun >= exponential or shape < 1e-4:
         return 0.0, mean
     return min(shape, _MAX_SHAPE), shape / ratio
 

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numba import njit
 
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.settings import Settings
+
+# Bits of a regime: what a transaction changes against the one before it.
+MERCHANT_CHANGED, CATEGORY_CHANGED = 1, 2
+REGIME_COUNT = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +33,7 @@ class WindowTable:
 
     z: FloatArray  # (n, K)
     change: FloatArray  # (n,), z of the last transaction minus z of the one before
-    regime: AnyArray  # (n,), 2 * category changed + merchant changed
+    regime: AnyArray  # (n,), CATEGORY_CHANGED and MERCHANT_CHANGED where they are
     categories: AnyArray
     merchants: AnyArray
 
@@ -36,21 +41,32 @@ class WindowTable:
         return len(self.z)
 
 
+@njit(cache=True, nogil=True)
+def enter_amount(count: int, mean: float, squares: float, amount: float) -> tuple[int, float, float]:
+    """Count, mean and sum of squared deviations with one amount more, by Welford's recurrence.
+
+    Stream and library both go through here: the same amounts give the same bits.
+    """
+    count += 1
+    delta = amount - mean
+    mean += delta / count
+    squares += delta * (amount - mean)
+    return count, mean, squares
+
+
+@njit(cache=True, nogil=True)
 def running_moments(amounts: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Mean and deviation of the amounts up to each transaction, itself included, by Welford's recurrence.
+    """Mean and deviation of the amounts up to each transaction, itself included.
 
     >>> mean, deviation = running_moments(np.array([1.0, 3.0]))
     >>> mean, deviation
     (array([1., 2.]), array([0., 1.]))
     """
     means, deviations = np.empty(len(amounts)), np.empty(len(amounts))
-    mean = squares = 0.0
+    count, mean, squares = 0, 0.0, 0.0
     for i, amount in enumerate(amounts):
-        # The same operations in the same order as the stream's, so that both give the same bits.
-        delta = amount - mean
-        mean += delta / (i + 1)
-        squares += delta * (amount - mean)
-        means[i], deviations[i] = mean, np.sqrt(squares / (i + 1))
+        count, mean, squares = enter_amount(count, mean, squares, amount)
+        means[i], deviations[i] = mean, np.sqrt(squares / count)
     return means, deviations
 
 
@@ -72,7 +88,7 @@ def library_windows(accounts: Iterable[AccountHistory], settings: Settings) -> W
         parts["change"].append((account.amounts[ends] - account.amounts[ends - 1]) / deviation)
         category_changed = account.categories[ends] != account.categories[ends - 1]
         merchant_changed = account.merchants[ends] != account.merchants[ends - 1]
-        parts["regime"].append(2 * category_changed + merchant_changed)
+        parts["regime"].append(CATEGORY_CHANGED * category_changed + MERCHANT_CHANGED * merchant_changed)
         parts["categories"].append(account.categories[ends])
         parts["merchants"].append(account.merchants[ends])
     if not parts["z"]:

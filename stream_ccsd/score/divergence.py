@@ -14,11 +14,11 @@ from numba import njit
 from stream_ccsd.divergence.fourier import FourierFeatures
 from stream_ccsd.divergence.kernels import log_weighted_gaussian_sum
 from stream_ccsd.library.index import Index, Scratch, nearest, square_distance
+from stream_ccsd.library.windows import CATEGORY_CHANGED, MERCHANT_CHANGED, REGIME_COUNT
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.settings import Settings
 from stream_ccsd.vector import exp_of_nonpositive
 
-REGIME_COUNT = 4
 # Truncation of the Fourier series; Gram terms below _SMALLEST_TERM are summed directly, where it could show.
 _TOLERANCE = 1e-13
 _SMALLEST_TERM = 1e-3
@@ -43,8 +43,8 @@ class ChangeLaw(NamedTuple):
 def build_change_law(index: Index, settings: Settings, sigma_y: float) -> ChangeLaw:
     """Tables for the given library."""
     regimes = np.arange(REGIME_COUNT)
-    category_differs = (regimes[:, None] >> 1) != (regimes[None, :] >> 1)
-    merchant_differs = (regimes[:, None] & 1) != (regimes[None, :] & 1)
+    differs = regimes[:, None] ^ regimes[None, :]
+    category_differs, merchant_differs = differs & CATEGORY_CHANGED != 0, differs & MERCHANT_CHANGED != 0
     gate = np.where(category_differs, settings.gate_category, 1.0)
     gate = gate * np.where(merchant_differs, settings.gate_merchant, 1.0)
     boost = np.where(category_differs, 1.0, settings.eta_category)
@@ -133,9 +133,9 @@ def _normalise(log_weights: FloatArray) -> FloatArray:
 @njit(cache=True, nogil=True)
 def regime_at(categories: AnyArray, merchants: AnyArray, position: int) -> int:
     """The two change flags of a transaction against the one before it, as a number from 0 to 3."""
-    return 2 * int(categories[position] != categories[position - 1]) + int(
-        merchants[position] != merchants[position - 1]
-    )
+    category_changed = int(categories[position] != categories[position - 1])
+    merchant_changed = int(merchants[position] != merchants[position - 1])
+    return CATEGORY_CHANGED * category_changed + MERCHANT_CHANGED * merchant_changed
 
 
 @njit(cache=True, nogil=True)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_ccsd.engine import Engine
-from stream_ccsd.kafka.messages import KEPT, Output, dead_letter, fitted, shortened, transaction_message
+from stream_ccsd.kafka.messages import KEPT, OutgoingRecord, dead_letter, fitted, shortened, transaction_message
 from stream_ccsd.kafka.metrics import Metrics
 from stream_ccsd.kafka.processing import Processor
 from stream_ccsd.kafka.scoring import (
@@ -319,7 +319,7 @@ def test_a_dead_letter_is_the_message_itself():
 
 
 def test_long_dead_letters_keep_their_beginning():
-    short, long = Output("d", b"k", b"v", []), Output("d", b"k", b"v" * (KEPT + 1), [("a", b"b")])
+    short, long = OutgoingRecord("d", b"k", b"v", []), OutgoingRecord("d", b"k", b"v" * (KEPT + 1), [("a", b"b")])
     assert shortened(short) is short
     cut = shortened(long)
     assert (cut.value, cut.headers) == (b"v" * KEPT, [("a", b"b"), ("truncated_from", str(KEPT + 1).encode())])

@@ -18,7 +18,7 @@ from stream_ccsd.kafka.connection import BrokerError
 from stream_ccsd.kafka.follow import parse_alert
 from stream_ccsd.kafka.metadata import Topic, describe
 from stream_ccsd.kafka.settings import WorkerSettings
-from stream_ccsd.kafka.topics import Found, TopicsError, TopicWatch, look_at_topics
+from stream_ccsd.kafka.topics import TopicsError, TopicsSeen, TopicWatch, look_at_topics
 from stream_ccsd.transaction import Transaction
 from tests.kafka.cluster import PARTITIONS, Expectation, messages, wait_for
 
@@ -269,7 +269,7 @@ def test_a_changelog_that_came_back_by_itself_ends_the_worker(cluster, many):
 def test_topics_are_compared_by_what_matters():
     settings = WorkerSettings()
     known = {settings.transactions: Topic(4, "a"), settings.changelog: Topic(4, "b")}
-    watch = TopicWatch(settings, Found(known))
+    watch = TopicWatch(settings, TopicsSeen(known))
     watch.compare(known)
     watch.compare({**known, settings.transactions: Topic(4, None)})  # an older broker of a cluster does not say
     watch.compare({settings.changelog: Topic(4, "b")})  # one look may miss a topic

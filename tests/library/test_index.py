@@ -3,9 +3,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from stream_ccsd.account import AccountCodec
+from stream_ccsd.engine import Engine
 from stream_ccsd.library.index import Scratch, build_index, nearest
 from stream_ccsd.library.windows import AccountHistory, WindowTable, library_windows, running_moments
 from stream_ccsd.settings import Settings
+from stream_ccsd.transaction import Transaction
 from tests import naive
 
 
@@ -144,3 +147,17 @@ def test_running_moments(amounts):
     for i in range(len(amounts)):
         assert mean[i] == pytest.approx(np.mean(amounts[: i + 1]), abs=1e-6)
         assert deviation[i] == pytest.approx(np.std(amounts[: i + 1]), rel=1e-6, abs=1e-3)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
+def test_stream_and_library_have_the_same_moments_to_the_bit(model, amounts):
+    engine = Engine(model)
+    engine.process_many([Transaction("a", float(i), x, "c", "m", str(i)) for i, x in enumerate(amounts)])
+    codec = AccountCodec(model.settings.window, model.settings.local_history)
+    slab = codec.slab(1)
+    codec.unpack(engine.states["a"], slab, 0)
+    account = slab.records[0]
+    mean, deviation = running_moments(np.array(amounts))
+    assert account["count"] == len(amounts)
+    assert account["mean"] == mean[-1]
+    assert np.sqrt(account["squares"] / account["count"]) == deviation[-1]

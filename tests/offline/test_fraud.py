@@ -1,13 +1,17 @@
-import csv
 import json
+import subprocess
+import sys
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from offline import published
 from offline.fraud import evaluate as evaluate_module
 from offline.fraud import stream as stream_module
+from offline.fraud.baselines import transaction_features
 from offline.fraud.data import LabelledData, load_labelled
 from offline.fraud.evaluate import evaluate_fraud
 from offline.fraud.metrics import at_threshold, filled, judged, precision_at, ranking
@@ -16,27 +20,25 @@ from offline.fraud.patterns import run_patterns
 from offline.fraud.periods import run_periods
 from offline.fraud.report import write_report
 from offline.fraud.split import Split, split_accounts
-from offline.fraud.stream import SCORES, run_stream
-from replay.simulator import PATTERNS, simulate
+from offline.fraud.stream import evaluated_scores, run_stream
+from offline.fraud.tables import cells, paper_table, pattern_table, ranking_table
+from replay.simulator import PATTERNS
 from stream_ccsd.cli.main import app
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.index import build_index
 from stream_ccsd.library.windows import library_windows
 from stream_ccsd.score.divergence import build_change_law
+from stream_ccsd.scores import Score, register, unregister
+from stream_ccsd.settings import Settings
 from tests import naive
 from tests.conftest import SMALL
+from tests.offline import pinned
 
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory):
-    """A labelled file, as a user would have it."""
-    simulated = simulate(accounts=80, days=110, fraud_share=0.5, seed=11)
     path = tmp_path_factory.mktemp("data") / "stream.csv"
-    with path.open("w", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["user", "when", "amount", "category", "shop", "ref", "is_fraud"])
-        for t in simulated.transactions:
-            writer.writerow([t.account, t.time, t.amount, t.category, t.merchant, t.id, int(t.id in simulated.fraud)])
+    pinned.write_stream(path)
     return path
 
 
@@ -45,9 +47,7 @@ COLUMNS = "account=user,time=when,merchant=shop,id=ref"
 
 @pytest.fixture(scope="module")
 def data(table) -> LabelledData:
-    from stream_ccsd.transaction import Schema
-
-    return load_labelled(table, Schema(account="user", time="when", merchant="shop", id="ref"), "is_fraud")
+    return load_labelled(table, pinned.SCHEMA, "is_fraud")
 
 
 # --- leak guards ------------------------------------------------------------------------------------------------
@@ -89,15 +89,11 @@ def test_permuting_all_labels_changes_no_score(monkeypatch, data):
     """The split is held fixed: it may know labels, the scores may not."""
     split = split_accounts(data.fraud_accounts(), 0)
     before = captured_scores(monkeypatch, data, split)
-    permuted = replace_labels(data, np.random.default_rng(0).permutation(data.fraud))
+    permuted = replace(data, fraud=np.random.default_rng(0).permutation(data.fraud))
     after = captured_scores(monkeypatch, permuted, split)
-    for name in SCORES:
+    for name in evaluated_scores():
         np.testing.assert_array_equal(before[name], after[name])
     assert not np.isnan(before["alert"]).all()
-
-
-def replace_labels(data, fraud):
-    return LabelledData(data.name, data.transactions, fraud, data.refused, data.fingerprint)
 
 
 def test_the_model_knows_the_library_only(monkeypatch, data):
@@ -109,7 +105,7 @@ def test_the_model_knows_the_library_only(monkeypatch, data):
     monkeypatch.setattr(stream_module, "split_accounts", lambda *_: split)
     run_stream(data, 0, SMALL, baselines=False)
     disturbed = [t if t.account in split.library else replace(t, amount=t.amount * 3 + 1) for t in data.transactions]
-    run_stream(LabelledData(data.name, disturbed, data.fraud, 0, ""), 0, SMALL, baselines=False)
+    run_stream(replace(data, transactions=disturbed), 0, SMALL, baselines=False)
     assert models[0].version == models[1].version
 
 
@@ -151,11 +147,13 @@ def test_paper_protocol(data):
         counts = [result[part][k] for k in ("tp", "fp", "fn", "tn")]
         assert sum(counts) == result["accounts"][f"{part}_normal"] + result["accounts"][f"{part}_fraud"]
     assert json.loads(json.dumps(result)) == result
+    pinned.check(result, "paper")
 
 
 def test_stream_protocol(data):
     result = run_stream(data, 0, SMALL, baselines=True)
-    assert {"outcome", "habit", "divergence", "alert", "accumulated", "baselines"} == set(result["account"])
+    pinned.check(result, "stream")
+    assert {*evaluated_scores(), "baselines"} == set(result["account"])
     assert {
         "amount",
         "deviation",
@@ -171,8 +169,46 @@ def test_stream_protocol(data):
     json.dumps(result, allow_nan=False)
 
 
+def test_a_score_from_outside_is_evaluated(data):
+    register(Score("size", "How much was paid", compute=lambda outputs, events: np.log1p(events["amount"])))
+    try:
+        result = run_stream(data, 0, SMALL, baselines=False)
+        table = ranking_table([result])
+    finally:
+        unregister("size")
+    assert table.loc[(False, "size", False), "account AUC"] == result["account"]["size"]["test"]["auc"]
+    assert table.loc[(False, "size", False), "transaction AP"] == result["transaction"]["size"]["test"]["ap"]
+
+
+def test_a_stream_without_any_alert_has_results(data):
+    result = run_stream(data, 0, replace(SMALL, alert_rate=1e-12), baselines=False)
+    assert result["operation"]["alerts"] == 0
+    assert result["operation"]["thresholds"]["budget"]["detected_share"] == 0
+    assert result["operation"]["thresholds"]["budget"]["median_delay_time"] is None
+    assert result["example"] is None
+    json.dumps(result, allow_nan=False)
+
+
+def test_delays_are_counted_from_the_first_fraud():
+    rows = pd.DataFrame(
+        {
+            "account": ["a", "a", "b", "a", "b", "c", "a"],
+            "time": [0.0, 1.0, 1.0, 2.0, 5.0, 6.0, 9.0],
+            "fraud": [False, True, True, False, False, True, True],
+        }
+    )
+    over = pd.Series([True, False, True, True, True, False, True])  # before a fraud it does not count
+    assert stream_module._delays(rows, over) == {
+        "detected_share": 2 / 3,
+        "median_delay_transactions": 0.5,
+        "median_delay_time": 0.5,
+        "immediate_share": 0.5,
+    }
+
+
 def test_split_by_time(data):
     result = run_periods(data, 0, SMALL, baselines=True)
+    pinned.check(result, "time")
     periods = result["periods"]
     assert periods["learn_until"] < periods["val_until"] < periods["test_from"]
     assert 0 <= result["account"]["alert"]["test"]["auc"] <= 1
@@ -198,6 +234,19 @@ def test_command_and_report(table, tmp_path):
     page = write_report(result, tmp_path / "report").read_text()
     assert page.count("data:image/png") >= 3
     assert "http" not in page
+    for figure in (*published.FRAUD["full"]["val"].values(), *published.FRAUD["full"]["test"].values()):
+        assert f"{figure:.3f}" in page
+
+
+def test_without_pandas_the_command_says_what_to_install():
+    blocked = "import sys; sys.modules['pandas'] = None; from stream_ccsd.__main__ import run; run()"
+    for what in ("fraud", "clustering"):
+        done = subprocess.run(
+            [sys.executable, "-c", blocked, "evaluate", what], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 1
+        assert "needs pandas" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -208,7 +257,7 @@ def test_command_and_report(table, tmp_path):
         (["--columns", "accountuser"], "--columns"),
         (["--columns", "colour=user"], "unknown field colour"),
         (["--label", "nothing", "--columns", COLUMNS], "no label column 'nothing'"),
-        (["--data", "nowhere.csv"], "cannot be read"),
+        (["--data", "nowhere.csv"], "there is no file nowhere.csv"),
     ],
 )
 def test_mistakes_are_explained(table, arguments, message):
@@ -223,12 +272,61 @@ def test_mistakes_are_explained(table, arguments, message):
 def test_metrics_by_hand():
     labels, scores = np.array([1, 0, 1, 0], bool), np.array([0.9, 0.8, 0.3, np.nan])
     assert ranking(labels, scores)["auc"] == 0.75
-    found = at_threshold(labels, scores, 0.5)
-    assert (found["tp"], found["fp"], found["fn"], found["tn"]) == (1, 1, 1, 1)
-    assert found["f1"] == found["precision"] == found["recall"] == found["accuracy"] == 0.5
+    figures = at_threshold(labels, scores, 0.5)
+    assert [figures[name] for name in ("tp", "fp", "fn", "tn")] == [1, 1, 1, 1]
+    assert figures["f1"] == figures["precision"] == figures["recall"] == figures["accuracy"] == 0.5
     assert precision_at(labels, scores, 1) == 1.0
     assert filled(scores)[3] < 0.3
     assert judged((labels, scores), (labels, scores))["threshold"] == 0.3
+
+
+def test_features_know_the_past_of_their_account_only(data):
+    """Against the plain loop: what is known of an account is what came before."""
+    last = {}
+    names = {kind: sorted({getattr(t, kind) for t in data.transactions}) for kind in ("category", "merchant")}
+    expected = []
+    for t in data.transactions:
+        previous, total, count = last.get(t.account, (t.amount, 0.0, 0))
+        mean = total / count if count else t.amount
+        codes = [names[kind].index(getattr(t, kind)) for kind in names]
+        log = np.log1p(t.amount)
+        expected.append([log, abs(t.amount - previous), *codes, log - np.log1p(mean)])
+        last[t.account] = (t.amount, total + t.amount, count + 1)
+    np.testing.assert_array_equal(transaction_features(data), expected)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------
+
+
+def run_of(seed, auc, **baselines):
+    figures = {"auc": auc, "ap": auc / 2}
+    level = {
+        "baselines": {n: {"supervised": True, "test": {"auc": a, "ap": a}} for n, a in baselines.items()},
+        "alert": {"test": {**figures, "f1": auc}},
+    }
+    return {"seed": seed, "account": level, "transaction": {"baselines": {}, "alert": {"test": figures}}}
+
+
+def test_rankings_are_means_over_runs_and_empty_where_there_is_nothing():
+    table = ranking_table([run_of(0, 0.25, forest=0.5), run_of(1, 0.75, forest=1.0)])
+    assert list(table.index) == [(False, "alert", False), (True, "forest", True)]
+    columns = ["account AUC", "account AP", "account F1", "transaction AUC", "transaction F1"]
+    assert [cells(row) for row in table[columns].to_numpy()] == [
+        ["0.500", "0.250", "0.500", "0.500", ""],
+        ["0.750", "0.750", "", "", ""],
+    ]
+
+
+def test_the_papers_row_stands_below_ours():
+    part = {"auc": 0.5, "ap": 0.5, "accuracy": 0.5, "precision": 0.5, "recall": 0.5, "f1": 0.5}
+    runs = [
+        {"val": part, "test": {**part, "auc": auc}, "ablation": {"no_flag": {"val": part, "test": part}}}
+        for auc in (0.2, 0.4)
+    ]
+    table = paper_table(runs)
+    assert list(table.index) == ["full", "no_flag", "the paper's full"]
+    assert table.loc["full", "TEST AUC"] == pytest.approx(0.3)
+    assert table.loc["the paper's full", "F1"] == published.FRAUD["full"]["test"]["f1"]
 
 
 # --- the real thing ---------------------------------------------------------------------------------------------
@@ -247,18 +345,15 @@ def test_banksim_is_the_public_file(banksim):
 
 
 def test_banksim_reproduces_the_paper(banksim):
-    from stream_ccsd.settings import Settings
-
-    result = run_paper(banksim, 0, Settings(sigma_x=9.649, sigma_y=1.016), full_table=False)
+    settings = Settings(sigma_x=published.FRAUD_SIGMA_X, sigma_y=published.FRAUD_SIGMA_Y)
+    result = run_paper(banksim, 0, settings, full_table=False)
     sizes = ("library", "val_normal", "test_normal", "val_fraud", "test_fraud")
     assert [result["accounts"][n] for n in sizes] == [1793, 384, 384, 389, 722]
-    assert 0.73 <= result["test"]["auc"] <= 0.79
-    assert 0.83 <= result["test"]["f1"] <= 0.87
+    for metric in ("auc", "ap", "f1"):
+        assert result["test"][metric] == pytest.approx(published.FRAUD["full"]["test"][metric], abs=0.03)
 
 
 def test_banksim_on_a_stream_beats_what_was_asked(banksim):
-    from stream_ccsd.settings import Settings
-
     result = run_stream(banksim, 0, Settings(), baselines=False)
     account, transaction = result["account"]["alert"]["test"], result["transaction"]["alert"]["test"]
     assert account["auc"] >= 0.95
@@ -268,11 +363,16 @@ def test_banksim_on_a_stream_beats_what_was_asked(banksim):
 
 
 def test_patterns_are_judged_one_by_one():
-    found = run_patterns(60, 60, 0, SMALL)
-    assert set(found["patterns"]) == set(PATTERNS)
-    for one in found["patterns"].values():
+    result = run_patterns(60, 60, 0, SMALL)
+    pinned.check(result, "patterns")
+    assert set(result["patterns"]) == set(PATTERNS)
+    for one in result["patterns"].values():
         assert {"alert", "outcome", "habit", "amount", "isolation_forest"} <= one["transaction"].keys()
         assert "gradient_boosting" not in one["transaction"]  # it knows labels: a ceiling, not a rival
         assert all(0 <= m["auc"] <= 1 for m in one["account"].values())
-    burst = found["patterns"]["rare merchants"]["transaction"]
+    burst = result["patterns"]["rare merchants"]["transaction"]
     assert burst["alert"]["auc"] > burst["amount"]["auc"]
+    table = pattern_table([result], "transaction", "auc")
+    assert list(table) == list(PATTERNS)
+    assert table.loc["baseline amount", "rare merchants"] == burst["amount"]["auc"]
+    assert table.loc["alert", "rare merchants"] == burst["alert"]["auc"]

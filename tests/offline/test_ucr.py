@@ -32,14 +32,14 @@ def written(folder, name, text):
     ],
 )
 def test_reads_every_layout(tmp_path, name, text, labels):
-    found = read_series(written(tmp_path, name, text))
-    assert found.labels.tolist() == labels
-    np.testing.assert_array_equal(found.series, [[1, 2], [4, 5]])
+    read = read_series(written(tmp_path, name, text))
+    assert read.labels.tolist() == labels
+    np.testing.assert_array_equal(read.series, [[1, 2], [4, 5]])
 
 
 def test_unequal_lengths_and_gaps_stay_missing(tmp_path):
-    found = read_series(written(tmp_path, "a.tsv", "1\t1\t\t3\t4\n1\t5\t6\n"))
-    np.testing.assert_array_equal(found.series, [[1, np.nan, 3, 4], [5, 6, np.nan, np.nan]])
+    read = read_series(written(tmp_path, "a.tsv", "1\t1\t\t3\t4\n1\t5\t6\n"))
+    np.testing.assert_array_equal(read.series, [[1, np.nan, 3, 4], [5, 6, np.nan, np.nan]])
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ def test_what_is_being_written_is_waited_for(tmp_path, now, later):
 
     writer = threading.Timer(0.3, write_on)
     writer.start()
-    assert [item.found.amount for item in FileSource(data).items()] == [2.0, 1234.0]
+    assert [item.parsed.amount for item in FileSource(data).items()] == [2.0, 1234.0]
     writer.join()
 
 
