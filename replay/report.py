@@ -64,13 +64,17 @@ def _against_labels(summary: dict[str, Any], tally: Tally) -> list[str]:
 def _alerts(tally: Tally) -> list[str]:
     if not tally.top:
         return ["<p>None.</p>"]
+    names = list(dict.fromkeys(name for alert in tally.top for name in alert["scores"]))
     rows = []
     for alert in tally.top:
         best = "; ".join(r["text"] for r in alert["reasons"][:2])
-        rows.append([alert["account"], tally.calendar.show(alert["time"]), f"{alert['score']:.1f}", best])
+        values = [alert["score"], *(alert["scores"].get(name) for name in names)]
+        numbers = ["" if value is None else f"{value:.1f}" for value in values]
+        rows.append([alert["account"], tally.calendar.show(alert["time"]), *numbers, best])
     return [
-        table(["account", "time", "score", "why"], rows),
-        "<p class=note>Scores are in nats of rarity: 6.9 is one in 1,000 normal transactions, 9.2 one in 10,000.</p>",
+        table(["account", "time", "rarity", *names, "why"], rows),
+        "<p class=note>Rarity, which alerts are made from, is in nats: 6.9 is one in 1,000 normal transactions, 9.2 is "
+        "one in 10,000. Beside it, what each score says by itself.</p>",
     ]
 
 

@@ -8,7 +8,7 @@ shown like the built-in ones, beside the alert: what alerts are made of must be 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -105,3 +105,12 @@ def scores() -> tuple[Score, ...]:
 def score_names() -> tuple[str, ...]:
     """The names of all of them."""
     return tuple(score.name for score in scores())
+
+
+def recorded_scores(record: Iterable[str]) -> list[str]:
+    """Which columns of a score's record are scores, also of one that was added elsewhere and is not known here.
+
+    >>> recorded_scores(["account", "outcome", "risk", "score"])
+    ['outcome', 'risk']
+    """
+    return [name for name in record if name not in _TAKEN]

@@ -1,6 +1,7 @@
 """One public shape of each record: written out, and held to by everything that makes one."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -8,11 +9,13 @@ import jsonschema
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from typer.testing import CliRunner
 
 import stream_ccsd
 from replay.session import Session
 from replay.source import FileSource
 from stream_ccsd import scores as declared
+from stream_ccsd.cli.main import app
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
@@ -97,6 +100,12 @@ def added():
     unregister("size")
 
 
+def printed(arguments):
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
 def test_a_score_from_outside_is_everywhere(added, stream, stream_file, tmp_path):
     normal = stream.normal_accounts()
     model = fit((t for t in stream.transactions if t.account in normal), SMALL)
@@ -111,17 +120,32 @@ def test_a_score_from_outside_is_everywhere(added, stream, stream_file, tmp_path
     assert any(v is None for v in expected)
     assert any(v is not None for v in expected)
     alert = json.loads((tmp_path / "out" / "alerts.jsonl").read_text().splitlines()[0])
-    assert "size" in alert["scores"]
-    from replay.explain import Explanation
-    from replay.state import StateFile
-
-    state = StateFile.open(tmp_path / "s.db", read_only=True)
-    explained = Explanation.of(state.records, alert["account"]).to_dict()
-    state.close()
-    assert "size" in explained["transactions"][0]
+    assert alert["scores"]["size"] in expected
+    assert ">size</th>" in (tmp_path / "out" / "report.html").read_text()
+    explain = [
+        "explain",
+        "--state",
+        str(tmp_path / "s.db"),
+        "--account",
+        alert["account"],
+        "--out",
+        str(tmp_path / "a.png"),
+    ]
+    assert re.search(r"\bscore +outcome +habit +divergence +size\b", printed(explain))
+    explained = json.loads(printed([*explain, "--json", "-"]))
+    own = [
+        size
+        for account, size in zip(table["account"].to_pylist(), expected, strict=True)
+        if account == alert["account"]
+    ]
+    assert [row["size"] for row in explained["transactions"]] == own
+    assert explained["alerts"][0]["scores"]["size"] == alert["scores"]["size"]
     message = json.loads(kafka_outputs(model, stream.transactions[:50])["scores"][0].value)
     assert "size" in message
     valid("score", message)
+    assert [declared.recorded_scores(columns) for columns in (message, table.column_names)] == [
+        [*(score.name for score in declared.COMPILED), "size"]
+    ] * 2
     assert "size" in [column.name for column in score_columns()]
     one, many = Engine(model), Engine(model).process_many(stream.transactions[:300])
     assert [one.process(t) for t in stream.transactions[:300]] == many

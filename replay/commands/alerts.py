@@ -187,15 +187,17 @@ def explain(
     emit(explanation.to_dict() | {"picture": str(explanation.draw(path))}, json_target, _show_explanation)
 
 
-def _show_explanation(console: Console, found: dict[str, Any]) -> None:
-    rows, calendar = found["transactions"], Calendar.from_dict(found["calendar"])
+def _show_explanation(console: Console, explained: dict[str, Any]) -> None:
+    from stream_ccsd.scores import recorded_scores
+
+    rows, calendar = explained["transactions"], Calendar.from_dict(explained["calendar"])
     console.print(
-        f"[bold]account {escape(found['account'])}[/bold]: {len(rows):,} transactions from "
-        f"{calendar.show(rows[0]['time'])} to {calendar.show(rows[-1]['time'])}, {_alerts(found)}; "
-        f"highest score {rows[-1]['maximum']:.1f} nats, threshold {found['threshold']:.1f}",
+        f"[bold]account {escape(explained['account'])}[/bold]: {len(rows):,} transactions from "
+        f"{calendar.show(rows[0]['time'])} to {calendar.show(rows[-1]['time'])}, {_alerts(explained)}; "
+        f"highest score {rows[-1]['maximum']:.1f} nats, threshold {explained['threshold']:.1f}",
         highlight=False,
     )
-    for alert in found["alerts"]:
+    for alert in explained["alerts"]:
         console.print(f"\n[bold]{calendar.show(alert['time'])}[/bold]  {escape(alert['headline'])}", highlight=False)
         for reason in alert["reasons"]:
             nats = round(reason["nats"], 2) + 0.0  # never "-0.00"
@@ -203,21 +205,20 @@ def _show_explanation(console: Console, found: dict[str, Any]) -> None:
         near = ", ".join(f"{_place(n, 'in ')} {n['share']:.0%}" for n in alert["neighbours"])
         if near:
             console.print(f"  compared with normal windows that end {escape(near)}", highlight=False)
-    numbers = ["time", "amount", "score", "outcome", "habit", "divergence"]
+    names = recorded_scores(rows[0])
+    numbers = ["time", "amount", "score", *names]
     table = plain_table("\nits ten highest scores, * where it was alerted", numbers=numbers, last=["where"])
     for row in sorted(sorted(rows, key=lambda r: -r["score"])[:10], key=lambda r: r["position"]):
-        score, *others = (
-            f"{row[n]:.1f}" if row[n] is not None else "-" for n in ("score", "outcome", "habit", "divergence")
-        )
+        score, *others = (f"{row[n]:.1f}" if row[n] is not None else "-" for n in ("score", *names))
         mark = "*" if row["alert"] else " "
         amount = f"{row['amount']:,.2f}"
         table.add_row(calendar.show(row["time"]), amount, score + mark, *others, escape(_place(row)))
     console.print(table)
-    console.print(f"picture: {escape(found['picture'])}", soft_wrap=True, highlight=False)
+    console.print(f"picture: {escape(explained['picture'])}", soft_wrap=True, highlight=False)
 
 
-def _alerts(found: dict[str, Any]) -> str:
-    count = len(found["alerts"])
+def _alerts(explained: dict[str, Any]) -> str:
+    count = len(explained["alerts"])
     return f"{count:,} alert{'' if count == 1 else 's'}"
 
 

@@ -10,7 +10,8 @@ from stream_ccsd.engine import Engine
 from stream_ccsd.fitting import fit, score_histories
 from stream_ccsd.library.laws import build_laws, outcome_density
 from stream_ccsd.library.windows import AccountHistory, library_windows
-from stream_ccsd.scores import OUTCOME
+from stream_ccsd.sampling import shuffled
+from stream_ccsd.scores import OUTCOME, Score, register, unregister
 from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Transaction
 from tests import naive
@@ -34,8 +35,7 @@ def account_of(stream, name):
 def library_of(model, stream, settings):
     """The library's windows again, from the accounts that were not held out."""
     normal = sorted(stream.normal_accounts())
-    shuffled = np.random.default_rng(settings.seed).permutation(len(normal))
-    held_out = {normal[i] for i in shuffled[: round(settings.holdout * len(normal))]}
+    held_out = set(shuffled(normal, settings.seed)[: round(settings.holdout * len(normal))])
     histories = []
     for name in normal:
         if name not in held_out:
@@ -160,6 +160,24 @@ def test_parts_add_up(model, stream):
     assert (out["merchant_part"] > 0).all()
 
 
+def test_calibration_goes_by_the_accounts_own_times(stream):
+    """A score may depend on time: how rare its values are is learnt from the held-out accounts as they were."""
+    seen = []
+
+    def clock(outputs, events):
+        seen.extend(events["time"].tolist())
+        return events["time"]
+
+    normal = stream.normal_accounts()
+    register(Score("clock", "When it happened", compute=clock))
+    try:
+        fit((t for t in stream.transactions if t.account in normal), SMALL)
+    finally:
+        unregister("clock")
+    held_out = shuffled(normal, SMALL.seed)[: round(SMALL.holdout * len(normal))]
+    assert seen == [t.time for name in sorted(held_out) for t in stream.transactions if t.account == name]
+
+
 @pytest.mark.parametrize("u", [-0.5, 0.0, 1.7, 3.0, 4.4])
 def test_moments_are_every_single_transaction(u):
     amounts = np.expm1(np.random.default_rng(0).normal(3, 0.5, 3000).clip(0))
@@ -181,8 +199,7 @@ def test_both_scores_on_real_windows(data_root):
     library = [t for t in rows if t.account in set(accounts[:-3])]
     model = fit(library, settings)
     names = sorted({t.account for t in library})
-    shuffled = np.random.default_rng(settings.seed).permutation(len(names))
-    held_out = {names[i] for i in shuffled[: round(settings.holdout * len(names))]}
+    held_out = set(shuffled(names, settings.seed)[: round(settings.holdout * len(names))])
     learnt = {n: [t for t in library if t.account == n] for n in names if n not in held_out}
     windows = library_windows((as_history(h) for h in learnt.values()), settings)
     u, c, m = (np.array(x) for x in zip(*[outcome_of(t) for h in learnt.values() for t in h], strict=True))
