@@ -1,8 +1,8 @@
 """What is remembered of an account: a fixed, small record, packed to bytes between events.
 
 The record holds the K + L - 1 newest transactions (all that L overlapping windows of K need), running mean and
-deviation, the maximum score, and the answers to its newest transactions, so that a duplicate can be answered as it was
-the first time. In memory it is one numpy record that compiled code reads and
+deviation, usual amounts, gaps and hours, the maximum score, and the answers to its newest transactions, so that a
+duplicate can be answered as it was the first time. In memory it is one numpy record that compiled code reads and
 writes; at rest it is bytes with a version, its sizes and a checksum, holding only what is in use.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.numeric import AnyArray
 from stream_ccsd.scores import COMPILED
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 RECENT = 48
 """Newest transactions whose ids are kept, to know duplicates by."""
 ANSWERS = 12
@@ -28,9 +29,17 @@ DENSITY_POINTS = 24
 """Points of each density curve in an alert."""
 REGIMES = 3
 """Library regimes named in an alert."""
+GAPS = 24
+"""Newest gaps that are kept, to count the transactions of an hour and a day."""
+HOURS = 24
+"""Bins of the hours at which the account pays."""
+NAMED = 128
+"""Newest transactions whose values of declared categories are kept."""
+VIEW = 12
+"""Numbers of what the account's past says about a transaction (``score.habits``)."""
 
 _MAGIC = b"CA"
-_HEAD = struct.Struct("<2sBHHI")  # magic, version, window, local history, checksum
+_HEAD = struct.Struct("<2sBHHBI")  # magic, version, window, local history, declared categories, checksum
 
 
 class StateError(StreamCcsdError):
@@ -43,21 +52,24 @@ ANSWER = np.dtype(
         ("scores", "f8", (len(COMPILED),)),
         ("previous_maximum", "f8"),
         ("maximum", "f8"),
-        ("decision", "i4"),
-        ("regime", "i4"),
+        ("decision", "i1"),
+        ("regime", "i1"),
     ]
 )
 
-# The evidence behind the account's latest alert, small enough to stay in the state.
-EVIDENCE = np.dtype(
+# What stood behind the account's latest alert, small enough to stay in the state.
+BACKGROUND = np.dtype(
     [
         ("id", "u8"),
+        ("view", "f4", (VIEW,)),
+        ("run", "i4"),  # transactions that the takeover score added up over
         ("regime_share", "f4", (REGIMES,)),
         ("regime_category", "u4", (REGIMES,)),
         ("regime_merchant", "u4", (REGIMES,)),
         ("reach", "f4"),  # the density curves run from 0 to this abs(Δz)
-        ("local_density", "f4", (DENSITY_POINTS,)),
-        ("global_density", "f4", (DENSITY_POINTS,)),
+        ("peak", "f4"),  # of both densities, which are in 255ths of it
+        ("local_density", "u1", (DENSITY_POINTS,)),
+        ("global_density", "u1", (DENSITY_POINTS,)),
     ]
 )
 
@@ -74,31 +86,50 @@ ACCOUNT = np.dtype(
         ("squares", "f8"),  # sum of squared deviations from the mean (Welford)
         ("newest_time", "f8"),
         ("top", "f8", (TOP,)),  # highest scores, falling; the first is the account's maximum
-        ("alerts", "i8"),
+        ("alerts", "i4"),
         ("alerted_score", "f8"),
         ("alerted_time", "f8"),
-        ("evidence", EVIDENCE),
+        ("usual_sum", "f8"),  # decayed sum of distances of log amounts from the center of their category
+        ("usual_weight", "f8"),
+        ("gap_sum", "f8"),  # decayed sum of log gaps
+        ("gap_weight", "f8"),
+        ("gaps", "f4", (GAPS,)),  # a ring, as the ids
+        ("hours", "f4", (HOURS,)),  # decayed counts
+        ("takeover", "f8"),  # evidence added up that this is somebody else
+        ("run", "i4"),  # transactions since that was 0
+        ("background", BACKGROUND),
         ("ids", "u8", (RECENT,)),  # a ring: the place of a transaction follows from its number
         ("answers", ANSWER, (ANSWERS,)),  # likewise
-        ("held", "i8"),  # history in use
+        ("held", "i4"),  # history in use
     ]
 )
 
 
-def state_sizes(data: bytes) -> tuple[int, int] | None:
-    """Window and local history of the settings a state was packed under; None if the bytes do not say."""
+class StateSizes(NamedTuple):
+    """What the layout of a state depends on."""
+
+    window: int
+    local_history: int
+    named: int = 0  # declared categories, of which codes are kept
+
+
+def state_sizes(data: bytes) -> StateSizes | None:
+    """Of the settings a state was packed under; None if the bytes do not say."""
     if len(data) < _HEAD.size:
         return None
-    magic, version, window, local_history, _ = _HEAD.unpack_from(data)
-    return (window, local_history) if (magic, version) == (_MAGIC, STATE_VERSION) else None
+    magic, version, *sizes, _ = _HEAD.unpack_from(data)
+    return StateSizes(*sizes) if (magic, version) == (_MAGIC, STATE_VERSION) else None
 
 
 class Slab:
     """Working memory for accounts: one record and one history a row, from oldest to newest, also as raw bytes."""
 
-    def __init__(self, blank: AnyArray, rows: int, longest_history: int) -> None:
+    def __init__(self, blank: AnyArray, rows: int, longest_history: int, named: int) -> None:
         self.records: AnyArray = np.tile(blank, rows)
         self.histories: AnyArray = np.zeros((rows, longest_history), ENTRY)
+        # Codes of declared categories of the newest transactions, from oldest to newest, and their part of the view.
+        self.named: AnyArray = np.zeros((rows, named, min(NAMED, longest_history)), np.uint32)
+        self.views: AnyArray = np.zeros((rows, named), np.float32)
         self.raw: AnyArray = self.records.view(np.uint8).reshape(rows, -1)
         self.raw_histories: AnyArray = self.histories.view(np.uint8)
         self.held: AnyArray = self.records["held"]
@@ -109,33 +140,40 @@ class AccountCodec:
     """Moves account records between working memory and bytes.
 
     >>> codec = AccountCodec(window=50, local_history=120)
-    >>> codec.largest <= 4096
-    True
+    >>> codec.largest <= 4096, (AccountCodec(50, 120, named=3).largest - codec.largest) / 3 <= 4 * codec.longest_history
+    (True, True)
     """
 
-    def __init__(self, window: int, local_history: int) -> None:
-        self.window, self.local_history = window, local_history
+    def __init__(self, window: int, local_history: int, named: int = 0) -> None:
+        self.sizes = StateSizes(window, local_history, named)
         self.longest_history = window + local_history - 1
-        self.largest = _HEAD.size + ACCOUNT.itemsize + self.longest_history * ENTRY.itemsize
+        self._named = min(NAMED, self.longest_history)
+        self.largest = _HEAD.size + ACCOUNT.itemsize + self.longest_history * ENTRY.itemsize + named * 4 * (self._named + 1)
         self._blank = np.zeros(1, ACCOUNT)
         for name in ("newest_time", "alerted_time", "alerted_score", "top"):
             self._blank[name] = -np.inf
         self._blank_bytes = self._blank.view(np.uint8)
-        self._head = (_MAGIC, STATE_VERSION, window, local_history)
+        self._head = (_MAGIC, STATE_VERSION, *self.sizes)
         self._seed = zlib.crc32(_HEAD.pack(*self._head, 0))
 
     def slab(self, rows: int) -> Slab:
         """Working memory for that many accounts, all of them new."""
-        return Slab(self._blank, rows, self.longest_history)
+        return Slab(self._blank, rows, self.longest_history, self.sizes.named)
 
     def clear(self, slab: Slab, row: int) -> None:
         """Make a row that of an account nothing is known of yet."""
         slab.raw[row] = self._blank_bytes
         slab.raw_histories[row] = 0
+        if self.sizes.named:
+            slab.named[row] = 0
+            slab.views[row] = 0
 
     def pack(self, slab: Slab, row: int) -> bytes:
         """A row as bytes, without the history that is not in use."""
-        body = slab.raw[row].tobytes() + slab.raw_histories[row, : slab.held[row] * ENTRY.itemsize].tobytes()
+        held = slab.held[row]
+        body = slab.raw[row].tobytes() + slab.raw_histories[row, : held * ENTRY.itemsize].tobytes()
+        if self.sizes.named:
+            body += slab.named[row, :, : min(held, self._named)].tobytes() + slab.views[row].tobytes()
         return _HEAD.pack(*self._head, zlib.crc32(body, self._seed)) + body
 
     def unpack(self, data: bytes, slab: Slab, row: int) -> None:
@@ -154,25 +192,36 @@ class AccountCodec:
         body = memoryview(data)[_HEAD.size :]
         if zlib.crc32(body, self._seed) != checksum:
             raise StateError("the account state is damaged: its checksum does not match")
-        history = len(body) - ACCOUNT.itemsize
-        if not 0 <= history <= self.longest_history * ENTRY.itemsize:
+        if len(body) < ACCOUNT.itemsize:
             raise StateError("the account state is damaged: its length is impossible")
         slab.raw[row] = np.frombuffer(body, np.uint8, ACCOUNT.itemsize)
-        slab.raw_histories[row, :history] = np.frombuffer(body, np.uint8, history, ACCOUNT.itemsize)
-        slab.raw_histories[row, history:] = 0
-        if slab.held[row] * ENTRY.itemsize != history or slab.count[row] < slab.held[row]:
+        held, named = int(slab.held[row]), self.sizes.named
+        kept = min(max(held, 0), self._named)
+        history = held * ENTRY.itemsize
+        length = ACCOUNT.itemsize + history + named * 4 * (kept + 1)
+        if not 0 <= held <= self.longest_history or length != len(body) or slab.count[row] < held:
             self.clear(slab, row)
             raise StateError("the account state is damaged: its sizes do not agree")
+        slab.raw_histories[row, :history] = np.frombuffer(body, np.uint8, history, ACCOUNT.itemsize)
+        slab.raw_histories[row, history:] = 0
+        if named:
+            place = ACCOUNT.itemsize + history
+            codes = np.frombuffer(body, np.uint32, named * kept, place)
+            slab.named[row, :, :kept] = codes.reshape(named, kept)
+            slab.named[row, :, kept:] = 0
+            slab.views[row] = np.frombuffer(body, np.float32, named, place + codes.nbytes)
 
-    def _explain(self, magic: bytes, version: int, window: int, local_history: int) -> str:
+    def _explain(self, magic: bytes, version: int, *sizes: int) -> str:
         if magic != _MAGIC:
             return "these bytes are not an account state"
         if version != STATE_VERSION:
             return f"account state of version {version}, this program reads version {STATE_VERSION}"
-        return (
-            f"account state for window {window} and local history {local_history}, "
-            f"the model has {self.window} and {self.local_history}"
-        )
+        return f"account state for {_described(StateSizes(*sizes))}, the model has {_described(self.sizes)}"
+
+
+def _described(sizes: StateSizes) -> str:
+    declared = f" and {sizes.named} declared categories" if sizes.named else ""
+    return f"window {sizes.window}, local history {sizes.local_history}{declared}"
 
 
 def _length(data: object) -> str:

@@ -47,15 +47,15 @@ class Score:
 
 
 COMPILED = (
+    Score("evidence", "How much likelier the transaction is as fraud than as a normal one, field by field", joins_alert=True),
     Score(
-        "outcome",
-        "How unusual the transaction is among what normal accounts do: merchant, category, amount",
+        "takeover",
+        "How much the account's newest transactions, taken together, fit anyone better than this account",
         joins_alert=True,
     ),
-    Score("habit", "The same, with the account's own recent behaviour mixed in", joins_alert=True),
     Score("divergence", "The paper's: the account's recent windows against a library of normal ones"),
 )
-OUTCOME, HABIT, DIVERGENCE = range(len(COMPILED))
+EVIDENCE, TAKEOVER, DIVERGENCE = range(len(COMPILED))
 """Their places in compiled code's arrays."""
 
 FUSED = "fused"
@@ -63,13 +63,14 @@ FUSED = "fused"
 
 _ADDED: dict[str, Score] = {}
 
-# Columns of the public records, which no score may be called.
-_TAKEN = frozenset(
+TAKEN = frozenset(
     (
         *("partition", "position", "timestamp", "id", "account", "time", "when", "amount", "category", "merchant"),
-        *("status", "score", "maximum", "accumulated", "alert", "model", "label", "reason", "parts", FUSED),
+        *("status", "score", "maximum", "accumulated", "alert", "model", "label", "reason", "terms", "fields", FUSED),
+        *(score.name for score in COMPILED),
     )
 )
+"""Columns of the public records, which no added score and no declared field may be called."""
 
 
 def register(score: Score) -> Score:
@@ -86,7 +87,7 @@ def register(score: Score) -> Score:
     """
     if score.compute is None:
         raise StreamCcsdError(f"the score {score.name!r} needs a function that computes it")
-    if score.name in _TAKEN or score.name in {s.name for s in scores()}:
+    if score.name in TAKEN or score.name in {s.name for s in scores()}:
         raise StreamCcsdError(f"something is called {score.name!r} already: give the score another name")
     _ADDED[score.name] = score
     return score

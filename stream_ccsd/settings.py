@@ -7,6 +7,7 @@ from typing import Any, Literal, get_args
 
 from stream_ccsd.calendar import UNITS, CalendarError, Unit, parse_moment
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.fields import Field, FieldError, declared
 from stream_ccsd.scores import COMPILED, FUSED
 
 Standardisation = Literal["causal", "history"]
@@ -21,16 +22,27 @@ _WHOLE = {
     "library_stride": (1, 1_000_000),
     "neighbours": (1, 1_000_000),
     "alert_cap": (0, 2**53),
+    "folds": (2, 100),
     "seed": (0, 2**63 - 1),
 }
 _NUMBERS = {
     "sigma_x": (1e-6, 1e6),
     "sigma_y": (1e-6, 1e6),
-    "sigma_u": (1e-4, 1e2),
     "half_life": (1e-3, 1e9),
-    "habit_strength": (1e-9, 1e12),
-    "outcome_ridge": (1e-300, 1.0),
-    "mismatch": (0.0, 1.0),
+    "sigma_u": (1e-3, 1e1),
+    "category_strength": (1e-9, 1e12),
+    "merchant_strength": (1e-9, 1e12),
+    "place_strength": (1e-9, 1e12),
+    "own_place_strength": (1e-9, 1e12),
+    "own_hour_strength": (1e-9, 1e12),
+    "usual_strength": (1e-9, 1e12),
+    "usual_share": (0.0, 1.0),
+    "departure": (1e-9, 1.0 - 1e-9),
+    "evidence_floor": (1e-12, 1.0),
+    "takeover_cap": (1e-6, 1e3),
+    "takeover_drift": (0.0, 1e3),
+    "takeover_share": (0.0, 1.0 - 1e-9),
+    "contamination": (0.0, 0.5),
     "rarity_alpha": (0.0, 1e12),
     "rarity_beta": (0.0, 100.0),
     "rho_category": (1e-9, 1e9),
@@ -48,7 +60,10 @@ _NUMBERS = {
     "grace": (0.0, _FAR),
     "horizon": (0.0, _FAR),
 }
-_OPTIONAL = ("sigma_x", "sigma_y", "habit_strength", "horizon")
+_OPTIONAL = (
+    *("sigma_x", "sigma_y", "sigma_u", "category_strength", "merchant_strength", "place_strength"),
+    *("own_place_strength", "own_hour_strength", "usual_strength", "usual_share", "takeover_share", "horizon"),
+)
 
 
 class SettingsError(StreamCcsdError):
@@ -107,19 +122,43 @@ class Settings:
     gate_merchant: float = 0.6
     """Factor for differing merchant change flags."""
 
-    # Outcome and habit scores (beyond the paper)
-    sigma_u: float = 0.1
+    # Evidence and takeover (beyond the paper). None: the value under which left-out normal accounts are most likely.
+    fields: tuple[str, ...] = ()
+    """Further fields of a transaction, each as NAME:KIND, the kind category or number."""
+    sigma_u: float | None = None
     """Bandwidth of the Gaussian on log(1 + amount)."""
-    mismatch: float = 0.01
-    """What another category, or another merchant, still counts for in the outcome kernel."""
-    outcome_ridge: float = 1e-12
-    """Added to the density of an outcome: caps the score near 27 nats."""
-    habit_strength: float | None = None
-    """Transactions the normal law counts for against the account's own; None: the value that predicts normal best."""
+    category_strength: float | None = None
+    """Transactions that all amounts together count for against those of a category."""
+    merchant_strength: float | None = None
+    """Transactions that a category's amounts count for against those of a merchant in it."""
+    place_strength: float | None = None
+    """Transactions that equal shares of all merchants count for against a merchant's own, within its category."""
+    own_place_strength: float | None = None
+    """Transactions that everyone's places count for against the account's own."""
+    own_hour_strength: float | None = None
+    """Transactions that everyone's hours count for against the account's own."""
+    usual_strength: float | None = None
+    """Transactions that no difference counts for against the account's usual difference in amounts."""
+    usual_share: float | None = None
+    """How far amounts follow the account's usual ones (1) rather than those of the place (0)."""
+    departure: float = 0.1
+    """Share of frauds that differ, from everyone or from their account, in a field other than amount and place."""
+    evidence_floor: float = 1e-4
+    """Density of a number that was never seen: caps its evidence."""
+    takeover_cap: float = 5.0
+    """Most nats that one transaction adds to the takeover score."""
+    takeover_drift: float = 0.3
+    """Nats that every transaction takes off it."""
+    takeover_share: float | None = None
+    """Share of the alert budget for takeover; None: up to a half, the more an account's past says of its future."""
+    contamination: float = 0.0
+    """Share of what is fitted on that may be fraud: so many transactions, the oddest ones, hardly count."""
 
     # Tail rates
+    folds: int = 5
+    """Parts of the normal accounts; each is rated by laws that were learnt without it."""
     holdout: float = 0.15
-    """Share of the normal accounts kept out of library and laws, to calibrate tail rates on."""
+    """Share of the normal accounts kept out of the library of windows, to rate the divergence score on."""
     tail_share: float = 0.01
     """Share of the highest held-out scores that a generalised Pareto tail is fitted to."""
     seed: int = 0
@@ -127,7 +166,7 @@ class Settings:
 
     # Alerts
     alert_on: str = FUSED
-    """Which score the account maximum is taken of; fused is the rarer of outcome and habit."""
+    """Which score the account maximum is taken of; fused is the rarer of evidence and takeover."""
     alert_rate: float = 1e-3
     """Alert budget: the share of normal transactions allowed to reach the threshold, where none is given."""
     alert_margin: float = 1.0
@@ -171,6 +210,10 @@ class Settings:
             self.divergence or self.alert_on != "divergence", "alert_on", self.alert_on, "a score that is switched on"
         )
 
+        try:
+            object.__setattr__(self, "fields", tuple(str(field) for field in declared(self.fields)))
+        except FieldError as error:
+            raise SettingsError(f"fields: {error}") from error
         _require(self.time_unit in (None, *UNITS), "time_unit", self.time_unit, f"one of {', '.join(UNITS)}, or None")
         if self.time_origin is not None:
             named = self.time_unit not in (None, "number")
@@ -180,9 +223,14 @@ class Settings:
             except CalendarError as error:
                 raise SettingsError(f"time_origin: {error}") from error
 
+    @property
+    def declared(self) -> tuple[Field, ...]:
+        """The declared fields, in the order of their names."""
+        return declared(self.fields)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        return asdict(self)
+        return {**asdict(self), "fields": list(self.fields)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Settings:

@@ -19,6 +19,7 @@ from numbers import Integral, Real
 from typing import Any
 
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.fields import Field, FieldValue
 from stream_ccsd.status import Status
 
 MAX_TEXT = 256
@@ -42,6 +43,8 @@ class Transaction:
     category: str
     merchant: str
     id: str
+    fields: Mapping[str, FieldValue] = field(default_factory=dict, hash=False)
+    """Values of declared fields by name; one that is not there, or None, is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +74,8 @@ class TransactionError(StreamCcsdError):
 class Schema:
     """Which column holds which field. ``category`` and ``id`` may be None: absent, and numbered by position.
 
+    Declared ``fields`` are in columns of their own names, or of those that ``renamed`` gives.
+
     >>> banksim = Schema(account="customer", time="step", id=None)
     >>> row = {"customer": "C1", "step": "3", "amount": "9.5", "category": "es_food", "merchant": "M1", "age": "2"}
     >>> banksim.parse(row, position="7")
@@ -83,11 +88,21 @@ class Schema:
     category: str | None = "category"
     merchant: str = "merchant"
     id: str | None = "id"
+    fields: tuple[Field, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict, hash=False)
     _columns: dict[str, str] = field(init=False, repr=False, compare=False)
+    _declared: tuple[tuple[str, bool, str], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         columns = {name: getattr(self, name) for name in _FIELDS if getattr(self, name) is not None}
-        object.__setattr__(self, "_columns", columns)
+        object.__setattr__(self, "_columns", dict(columns))
+        unknown = set(self.renamed) - {f.name for f in self.fields}
+        if unknown:
+            known = ", ".join((*_FIELDS, *(f.name for f in self.fields)))
+            raise StreamCcsdError(f"no field is called {', '.join(sorted(unknown))}: there are {known}")
+        own = tuple((f.name, f.kind == "number", self.renamed.get(f.name, f.name)) for f in self.fields)
+        object.__setattr__(self, "_declared", own)
+        columns |= {name: column for name, _, column in own}
         for name, column in columns.items():
             if not isinstance(column, str) or not column:
                 raise StreamCcsdError(f"the column for {name} must be a name, got {column!r}")
@@ -97,7 +112,7 @@ class Schema:
     @property
     def columns(self) -> dict[str, str]:
         """Field to column, for the fields that are present."""
-        return dict(self._columns)
+        return self._columns | {name: column for name, _, column in self._declared}
 
     def parse(self, record: Mapping[str, Any], position: str | None = None) -> Transaction:
         """A transaction from a dictionary; unknown keys are ignored.
@@ -123,6 +138,10 @@ class Schema:
             category="" if self.category is None else _text("category", values["category"], position),
             merchant=_text("merchant", values["merchant"], position),
             id=str(position) if self.id is None else _text("id", values["id"], position),
+            fields={
+                name: (_measured if is_number else _named)(name, record.get(column), position)
+                for name, is_number, column in self._declared
+            },
         )
 
     def parse_row(self, header: Sequence[str], row: Sequence[str], position: str | None = None) -> Transaction:
@@ -147,15 +166,16 @@ class Schema:
         StreamCcsdError
             If a column of the schema is not there: then no row can be read.
         """
-        missing = [c for c in self._columns.values() if c not in batch.schema.names]
+        columns = tuple(self.columns.values())
+        missing = [c for c in columns if c not in batch.schema.names]
         if missing:
             names = ", ".join(batch.schema.names)
             raise StreamCcsdError(f"no column named {', '.join(missing)}: the data has {names}. Map the columns.")
-        lists = [batch.column(c).to_pylist() for c in self._columns.values()]
+        lists = [batch.column(c).to_pylist() for c in columns]
         for offset, row in enumerate(zip(*lists, strict=True)):
             position = str(first_position + offset)
             try:
-                yield self.parse(dict(zip(self._columns.values(), row, strict=True)), position)
+                yield self.parse(dict(zip(columns, row, strict=True)), position)
             except TransactionError as error:
                 yield error.refusal
 
@@ -174,6 +194,7 @@ def unsound(transaction: object) -> str | None:
         and t.account[0] != "\0"
         and t.merchant
         and t.id
+        and not t.fields
     ):
         return None
     for name in ("account", "merchant", "category", "id"):
@@ -188,6 +209,13 @@ def unsound(transaction: object) -> str | None:
         plain = isinstance(number, int | float) or (isinstance(number, Real) and hasattr(number, "dtype"))
         if not plain or not lowest <= number <= MAX_NUMBER:
             return f"{name}: expected a number from {lowest:g} to 2**53, got {_shown(number)}"
+    if not isinstance(t.fields, Mapping):
+        return f"fields: expected values by name, got {_shown(t.fields)}"
+    for name, value in t.fields.items():
+        if value is None or isinstance(value, str):
+            continue
+        if not isinstance(value, int | float) or not -MAX_NUMBER <= value <= MAX_NUMBER:
+            return f"{_shown(name)}: expected text, a number within 2**53 or None, got {_shown(value)}"
     return None
 
 
@@ -215,6 +243,24 @@ def _text(name: str, value: Any, position: str | None) -> str:
     if not value.isprintable():
         raise _error(f"{name}: holds a character that cannot be printed, {_shown(value)}", name, value, position)
     return value
+
+
+def _named(name: str, value: Any, position: str | None) -> str:
+    """The value of a category that was declared; empty where it is missing."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, float | Decimal):  # what a table made of whole numbers where some are missing
+        value = int(value) if value == value // 1 else str(value)
+    return "" if value == "" else _text(name, value, position)
+
+
+def _measured(name: str, value: Any, position: str | None) -> float | None:
+    """The value of a number that was declared; None where it is missing."""
+    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+        return None
+    return _number(name, value, position)
 
 
 def _amount(value: Any, position: str | None) -> float:

@@ -1,10 +1,9 @@
-"""What normal accounts buy: laws of log amounts for everything, each category, each merchant and each pair.
+"""What normal accounts do, field by field: the laws that evidence compares with.
 
-A law is a sum of Gaussians over the axis ``u = log(1 + amount)``, one for each transaction. Transactions in a cell of
-a tenth of the bandwidth are kept as the moments of their distances from the cell's middle: with ``t`` the distance of u
-from the middle and ``d`` that of a transaction, ``exp(-(t-d)^2/2) = exp(-t^2/2) exp(-d^2/2) sum_n (t d)^n / n!``, exact
-to 1e-11 with eleven terms. So a law stays small however many transactions it came from, and nothing is rounded away.
-Its mass is how often that category, merchant or pair occurs.
+Numbers (log amounts, log gaps, declared numbers) live in cells of an axis; a law is the weight in each cell, smoothed by
+a Gaussian whose values at whole distances are a table. Names (category, merchant, declared categories) are shares, hours
+and weekdays are densities, counts are shares by how often the account usually pays. A law of few observations leans on
+the wider one behind it (merchant on category on everything), by strengths chosen when it is fitted (``learning``).
 """
 
 from __future__ import annotations
@@ -14,151 +13,96 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from stream_ccsd.numeric import AnyArray, FloatArray, read_only
-from stream_ccsd.settings import Settings
-from stream_ccsd.vector import exp_of_nonpositive
+from stream_ccsd.numeric import AnyArray, FloatArray
 
-_CELLS_PER_BANDWIDTH = 10
-_TERMS = 11
-# Further than this from a point, in bandwidths, the Gaussian is below 1e-17.
-_FAR = 9.0
-
+CELL = 0.01
+"""Width of a cell on the axes of numbers: 1 % of an amount."""
+QUARTERS = 96
+"""Cells of the hours of a day."""
+COUNTS = 25
+"""Counts of recent transactions that are told apart: 0 to 23, and more."""
+RATES = 18
+"""Classes of how often an account pays: unknown, then powers of 2 of its usual gap."""
 EVERYTHING = 0
 
 
 class Laws(NamedTuple):
-    """All laws one after the other: law 0 is everything; then categories, merchants and pairs by sorted code."""
+    """Everything evidence needs to know of normal transactions. Read only."""
 
-    middle: FloatArray  # of the cells, rising within each law
-    moments: FloatArray  # (11, cells), sums of share * exp(-d^2/2) d^n / n!
-    start: AnyArray  # (laws + 1,), first cell of each law
-    mass: FloatArray  # (laws,), share of all transactions
-    categories: AnyArray  # sorted codes; law 1 + i
-    merchants: AnyArray  # sorted codes; law 1 + len(categories) + i
-    pairs: AnyArray  # sorted uint64, category << 32 | merchant
-    self_term: float  # I_qq of the whole law under the outcome kernel
-    sigma_u: float
-    mismatch: float
-    ridge: float
-
-
-def build_laws(amounts: FloatArray, categories: AnyArray, merchants: AnyArray, settings: Settings) -> Laws:
-    """Laws of the given transactions, all of them normal."""
-    u = np.log1p(amounts)
-    width = settings.sigma_u / _CELLS_PER_BANDWIDTH
-    cell = np.rint(u / width)
-    distance = (u - cell * width) / settings.sigma_u
-    terms = np.exp(-0.5 * distance**2) / len(u) * np.ones((_TERMS, 1))
-    for n in range(1, _TERMS):
-        terms[n:] *= distance / n
-    pairs = pair_code(categories, merchants)
-    keys = [np.unique(categories), np.unique(merchants), np.unique(pairs)]
-    groups = [(np.zeros(len(u), np.uint64), np.zeros(1, np.uint64))]
-    groups += [(c, k) for c, k in zip((categories, merchants, pairs), keys, strict=True)]
-    middles, moments, sizes, masses = [], [], [], []
-    for member, known in groups:
-        law = np.searchsorted(known, member)
-        order = np.lexsort((cell, law))
-        first = np.flatnonzero(np.append(True, (np.diff(law[order]) != 0) | (np.diff(cell[order]) != 0)))
-        middles.append(cell[order][first] * width)
-        moments.append(np.add.reduceat(terms[:, order], first, axis=1))
-        sizes.append(np.bincount(law[order][first], minlength=len(known)))
-        masses.append(np.bincount(law, minlength=len(known)) / len(u))
-    laws = read_only(
-        Laws(
-            middle=np.concatenate(middles),
-            moments=np.ascontiguousarray(np.concatenate(moments, axis=1)),
-            start=np.append(0, np.cumsum(np.concatenate(sizes))).astype(np.int64),
-            mass=np.concatenate(masses),
-            categories=keys[0].astype(np.uint32),
-            merchants=keys[1].astype(np.uint32),
-            pairs=keys[2],
-            self_term=1.0,
-            sigma_u=settings.sigma_u,
-            mismatch=settings.mismatch,
-            ridge=settings.outcome_ridge,
-        )
-    )
-    return laws._replace(self_term=_self_term(laws, u, categories, merchants))
-
-
-def pair_code(categories: AnyArray, merchants: AnyArray) -> AnyArray:
-    """Category and merchant in one 64-bit number."""
-    return (categories.astype(np.uint64) << np.uint64(32)) | merchants.astype(np.uint64)
-
-
-class Shares(NamedTuple):
-    """How often something occurs among normal transactions; 0 for what was never seen."""
-
-    merchant: float
-    category: float
-    category_at_merchant: float  # of the merchant's transactions
-
-
-def shares(laws: Laws, category: int, merchant: int) -> Shares:
-    """The true shares behind an outcome, without the kernel's allowance for mismatches."""
-    place = {
-        "category": (1, _find(laws.categories, np.uint32(category))),
-        "merchant": (1 + len(laws.categories), _find(laws.merchants, np.uint32(merchant))),
-        "pair": (
-            1 + len(laws.categories) + len(laws.merchants),
-            _find(laws.pairs, np.uint64((category << 32) | merchant)),
-        ),
-    }
-    mass = {name: float(laws.mass[first + i]) if i >= 0 else 0.0 for name, (first, i) in place.items()}
-    together = mass["pair"] / mass["merchant"] if mass["merchant"] > 0 else 0.0
-    return Shares(mass["merchant"], mass["category"], together)
+    # Amounts: law 0 is everything; then categories, then (category, merchant) pairs, in the order of their keys.
+    amount_start: AnyArray
+    amount_cells: AnyArray
+    amount_weight: FloatArray
+    amount_mass: FloatArray
+    amount_kernel: FloatArray
+    categories: AnyArray  # uint64
+    pairs: AnyArray  # uint64, category << 32 | merchant
+    merchants: FloatArray  # by category: how many, and one for those never seen
+    center: FloatArray  # by category and, last, for all others: the usual log amount
+    # How far amounts lie from the account's usual distance to the center.
+    usual_cells: AnyArray
+    usual_weight: FloatArray  # shares: they add up to 1
+    usual_kernel: FloatArray
+    # Time: density by quarter of an hour, shares of weekdays, gaps by rate class, counts by span, rate class and count.
+    hour: FloatArray
+    weekday: FloatArray
+    gap_start: AnyArray
+    gap_cells: AnyArray
+    gap_weight: FloatArray
+    gap_mass: FloatArray
+    gap_kernel: FloatArray
+    counts: FloatArray  # (2, RATES, COUNTS), share of transactions with at least so many
+    # Declared fields, in the order of their names: shares of categories, laws of numbers (a law a number).
+    name_start: AnyArray
+    name_keys: AnyArray
+    name_weight: FloatArray
+    name_mass: FloatArray
+    name_strength: FloatArray
+    name_own: FloatArray  # what everyone's shares count for against the account's own
+    number_start: AnyArray
+    number_cells: AnyArray
+    number_weight: FloatArray
+    number_mass: FloatArray
+    number_kernel: FloatArray  # (numbers, cells): each has a bandwidth of its own
+    number_scale: FloatArray
+    number_reach: FloatArray  # how long its axis is
+    number_missing: FloatArray  # share of transactions that do not have it
+    tells: FloatArray  # by term (see score.evidence): 1, or 0 where the field tells nothing
+    # Strengths, each in transactions.
+    category_strength: float  # of everything's amounts against the category's
+    merchant_strength: float  # of the category's amounts against the merchant's there
+    place_strength: float  # of equal shares against a merchant's own, within its category
+    own_place_strength: float  # of everyone's places against the account's
+    usual_strength: float  # of no difference against the account's usual difference
+    usual_share: float  # how far amounts follow the account's usual rather than its place
+    own_hour_strength: float  # of everyone's hours against the account's
+    gap_strength: float  # of everyone's gaps against those of the rate class
+    # Scales.
+    floor: float  # density of a number that was never seen
+    amount_scale: float  # log of the largest amount: sets where the evidence of an amount is 0
+    departure: float  # share of frauds that differ in a field other than amount and place
+    gap_scale: float
+    gap_reach: float
+    day: float  # length of a day in units of time; 0 where time has no unit
+    day_shift: float  # of time 0 after midnight, in days
+    week_shift: float  # of time 0 after a Monday, in days
 
 
 @njit(cache=True, nogil=True)
-def outcome_density(laws: Laws, u: float, category: int, merchant: int) -> tuple[float, float, float]:
-    """Masses and density at an outcome under the product kernel: (merchant, merchant and category, all with amount).
-
-    With ``g`` the mismatch, a transaction at another merchant counts ``g``, in another category ``g``, in both ``g^2``.
-    Sums over "same or not" become sums over four nested laws.
-    """
-    g = laws.mismatch
-    pair = (np.uint64(category) << np.uint64(32)) | np.uint64(merchant)
-    category_law = _find(laws.categories, np.uint32(category))
-    merchant_law = _find(laws.merchants, np.uint32(merchant))
-    pair_law = _find(laws.pairs, pair)
-    categories, merchants = len(laws.categories), len(laws.merchants)
-    every = _density(laws, EVERYTHING, u)
-    in_category = in_merchant = in_pair = 0.0
-    mass_category = mass_merchant = mass_pair = 0.0
-    if category_law >= 0:
-        mass_category = laws.mass[1 + category_law]
-        in_category = _density(laws, 1 + category_law, u)
-    if pair_law >= 0:
-        mass_pair = laws.mass[1 + categories + merchants + pair_law]
-        in_pair = _density(laws, 1 + categories + merchants + pair_law, u)
-    if merchant_law >= 0:
-        mass_merchant = laws.mass[1 + categories + merchant_law]
-        # A merchant of one category only has the law of that pair.
-        same = mass_merchant == mass_pair
-        in_merchant = in_pair if same else _density(laws, 1 + categories + merchant_law, u)
-    at_merchant = mass_merchant + g * (1.0 - mass_merchant)
-    both = _spread(g, mass_pair, mass_merchant, mass_category, 1.0)
-    density = _spread(g, in_pair, in_merchant, in_category, every)
-    return at_merchant, both, density
+def amount_cell(amount: float) -> int:
+    """Where an amount lies on the axis of log amounts."""
+    return int(np.rint(np.log1p(amount) / CELL))
 
 
 @njit(cache=True, nogil=True)
-def _spread(g: float, pair: float, merchant: float, category: float, every: float) -> float:
-    """Sum over all transactions with ``g`` for each mismatch, from the sums over the four nested laws."""
-    return pair + g * (merchant - pair) + g * (category - pair) + g * g * (every - merchant - category + pair)
+def pair_key(category: int, merchant: int) -> Any:
+    """Category and merchant as one key."""
+    return (np.uint64(category) << np.uint64(32)) | np.uint64(merchant)
 
 
 @njit(cache=True, nogil=True)
-def _find(codes: AnyArray, wanted: Any) -> int:
-    place = _first_from(codes, wanted)
-    return place if place < len(codes) and codes[place] == wanted else -1
-
-
-@njit(cache=True, nogil=True)
-def _first_from(values: AnyArray, wanted: Any) -> int:
+def first_from(values: AnyArray, low: int, high: int, wanted: Any) -> int:
     """Place of the first value that is not below the wanted one: numpy's search, without its care for NaN."""
-    low, high = 0, len(values)
     while low < high:
         middle = (low + high) // 2
         if values[middle] < wanted:
@@ -169,40 +113,102 @@ def _first_from(values: AnyArray, wanted: Any) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _density(laws: Laws, law: int, u: float) -> float:
-    """Sum of the Gaussians of a law, over the cells that are not too far to matter."""
-    first, last = laws.start[law], laws.start[law + 1]
-    every = laws.middle[first:last]
-    low = first + _first_from(every, u - _FAR * laws.sigma_u)
-    high = first + _first_from(every, u + _FAR * laws.sigma_u)
-    middle = laws.middle[low:high]
-    moments = laws.moments[:, low:high]
-    t, gauss, series = np.empty(high - low), np.empty(high - low), np.empty(high - low)
-    for i in range(high - low):
-        t[i] = (u - middle[i]) / laws.sigma_u
-        gauss[i] = -0.5 * t[i] * t[i]
-        series[i] = moments[_TERMS - 1, i]
-    exp_of_nonpositive(gauss)
-    for n in range(_TERMS - 2, -1, -1):
-        for i in range(high - low):
-            series[i] = series[i] * t[i] + moments[n, i]
-    total = 0.0
-    for i in range(high - low):
-        total += gauss[i] * series[i]
-    return total
-
-
-def _self_term(laws: Laws, u: FloatArray, categories: AnyArray, merchants: AnyArray) -> float:
-    """``I_qq``: the law's mean density at its own transactions. Equal ones are asked for once."""
-    outcomes = np.stack([u, categories.astype(float), merchants.astype(float)], axis=1)
-    distinct, count = np.unique(outcomes, axis=0, return_counts=True)
-    codes = distinct[:, 1:].astype(np.uint32)
-    return float(_mean_density(laws, np.ascontiguousarray(distinct[:, 0]), codes, count / len(u)))
+def find(keys: AnyArray, low: int, high: int, wanted: Any) -> int:
+    """Place of a key among rising ones; -1 if it is not there."""
+    place = first_from(keys, low, high, wanted)
+    return place if place < high and keys[place] == wanted else -1
 
 
 @njit(cache=True, nogil=True)
-def _mean_density(laws: Laws, u: FloatArray, codes: AnyArray, share: FloatArray) -> float:
+def kernel_sum(cells: AnyArray, weight: FloatArray, first: int, last: int, kernel: FloatArray, cell: int) -> float:
+    """Sum of the Gaussians of a law at a cell."""
+    reach = len(kernel) - 1
     total = 0.0
-    for i in range(len(u)):
-        total += share[i] * outcome_density(laws, u[i], codes[i, 0], codes[i, 1])[2]
+    for i in range(first_from(cells, first, last, cell - reach), last):
+        distance = abs(cells[i] - cell)
+        if distance > reach:
+            break
+        total += weight[i] * kernel[distance]
     return total
+
+
+@njit(cache=True, nogil=True)
+def amount_density(laws: Laws, cell: int, category: int, pair: int) -> float:
+    """Of an amount, given places of its category and pair among the known ones (-1: unknown)."""
+    start, cells, weight, kernel = laws.amount_start, laws.amount_cells, laws.amount_weight, laws.amount_kernel
+    every = kernel_sum(cells, weight, start[0], start[1], kernel, cell) / laws.amount_mass[EVERYTHING] + laws.floor
+    inside = mass = 0.0
+    if category >= 0:
+        law = 1 + category
+        mass = laws.amount_mass[law]
+        inside = kernel_sum(cells, weight, start[law], start[law + 1], kernel, cell)
+    in_category = (inside + laws.category_strength * every) / (mass + laws.category_strength)
+    inside = mass = 0.0
+    if pair >= 0:
+        law = 1 + len(laws.categories) + pair
+        mass = laws.amount_mass[law]
+        inside = kernel_sum(cells, weight, start[law], start[law + 1], kernel, cell)
+    return (inside + laws.merchant_strength * in_category) / (mass + laws.merchant_strength)
+
+
+@njit(cache=True, nogil=True)
+def place_shares(laws: Laws, category: int, pair: int) -> tuple[float, float]:
+    """Share of a category among normal transactions, and of the merchant within it."""
+    known = len(laws.categories)
+    total = laws.amount_mass[EVERYTHING] + 0.5 * (known + 1)
+    if category < 0:
+        return 0.5 / total, 1.0
+    mass = laws.amount_mass[1 + category]
+    at_merchant = laws.amount_mass[1 + known + pair] if pair >= 0 else 0.0
+    equal = laws.place_strength / laws.merchants[category]
+    return (mass + 0.5) / total, (at_merchant + equal) / (mass + laws.place_strength)
+
+
+@njit(cache=True, nogil=True)
+def usual_density(laws: Laws, innovation: float) -> float:
+    """Of the distance between an amount and what the account would usually pay there."""
+    cell = int(np.rint(innovation / CELL))
+    last = len(laws.usual_cells)
+    return kernel_sum(laws.usual_cells, laws.usual_weight, 0, last, laws.usual_kernel, cell) + laws.floor
+
+
+@njit(cache=True, nogil=True)
+def gap_position(laws: Laws, gap: float) -> float:
+    """Where a gap lies on the axis of log gaps."""
+    return np.log1p(max(gap, 0.0) / laws.gap_scale)
+
+
+@njit(cache=True, nogil=True)
+def gap_density(laws: Laws, position: float, rate: int) -> float:
+    """Of a gap, among accounts that pay about as often."""
+    cell = int(np.rint(position / CELL))
+    start, cells, weight, kernel = laws.gap_start, laws.gap_cells, laws.gap_weight, laws.gap_kernel
+    every = kernel_sum(cells, weight, start[0], start[1], kernel, cell) / laws.gap_mass[0] + laws.floor
+    law = 1 + rate
+    inside = kernel_sum(cells, weight, start[law], start[law + 1], kernel, cell)
+    return (inside + laws.gap_strength * every) / (laws.gap_mass[law] + laws.gap_strength)
+
+
+@njit(cache=True, nogil=True)
+def name_share(laws: Laws, field: int, key: Any) -> float:
+    """Share of a declared category's value among normal transactions."""
+    first, last = laws.name_start[field], laws.name_start[field + 1]
+    place = find(laws.name_keys, first, last, key)
+    own = laws.name_weight[place] if place >= 0 else 0.0
+    strength = laws.name_strength[field]
+    return (own + strength / (last - first + 1)) / (laws.name_mass[field] + strength)
+
+
+@njit(cache=True, nogil=True)
+def number_position(laws: Laws, field: int, value: float) -> float:
+    """Where a declared number lies on its axis: logarithmic away from 0, on both sides."""
+    return np.sign(value) * np.log1p(abs(value) / laws.number_scale[field])
+
+
+@njit(cache=True, nogil=True)
+def number_density(laws: Laws, field: int, position: float) -> float:
+    """Of a declared number that is there."""
+    cell = int(np.rint(position / CELL))
+    first, last = laws.number_start[field], laws.number_start[field + 1]
+    total = kernel_sum(laws.number_cells, laws.number_weight, first, last, laws.number_kernel[field], cell)
+    return total / max(laws.number_mass[field], 1.0) + laws.floor

@@ -1,0 +1,80 @@
+"""What a transaction says besides account, time, amount, category, merchant and id: fields that the user declares.
+
+A field is a ``category`` (a name: country, device, channel) or a ``number`` (distance, age of the account). A value may be
+missing: that is a value of its own. Declared once, for a fit; the model carries the declaration to wherever it scores.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.scores import TAKEN
+
+Kind = Literal["category", "number"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+FieldValue = str | float | None
+
+MAX_FIELDS = 32
+"""Declared fields; each costs an account memory."""
+
+
+class FieldError(StreamCcsdError):
+    """A declaration that does not name a field and its kind."""
+
+
+@dataclass(frozen=True, order=True)
+class Field:
+    """A declared field.
+
+    >>> Field.parse("country:category"), str(Field("distance", "number"))
+    (Field(name='country', kind='category'), 'distance:number')
+    """
+
+    name: str
+    kind: Kind
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", self.name):
+            raise FieldError(f"a field's name is a word of letters, digits and '_', got {self.name!r}")
+        if self.name.casefold() in TAKEN:
+            raise FieldError(f"a field cannot be called {self.name!r}: something else is")
+        if self.kind not in KINDS:
+            raise FieldError(f"the field {self.name!r} is of kind {self.kind!r}, expected one of {', '.join(KINDS)}")
+
+    def __str__(self) -> str:
+        return f"{self.name}:{self.kind}"
+
+    @classmethod
+    def parse(cls, text: str) -> Field:
+        """From ``name:kind``.
+
+        Raises
+        ------
+        FieldError
+            If it is something else.
+        """
+        name, colon, kind = text.partition(":") if isinstance(text, str) else ("", "", "")
+        if not colon:
+            raise FieldError(f"a field is declared as NAME:KIND with KIND one of {', '.join(KINDS)}, got {text!r}")
+        return cls(name, kind)  # type: ignore[arg-type]  # checked there
+
+
+def declared(texts: Iterable[str]) -> tuple[Field, ...]:
+    """Fields of declarations, in the order of their names: the order they were declared in changes nothing.
+
+    >>> [field.name for field in declared(["distance:number", "country:category"])]
+    ['country', 'distance']
+    """
+    if isinstance(texts, str) or not isinstance(texts, Iterable):
+        raise FieldError(f"fields are a list of NAME:KIND, got {texts!r}")
+    fields = sorted(Field.parse(text) for text in texts)
+    for one, other in zip(fields, fields[1:], strict=False):
+        if one.name == other.name:
+            raise FieldError(f"the field {one.name!r} is declared twice")
+    if len(fields) > MAX_FIELDS:
+        raise FieldError(f"{len(fields)} fields are declared, at most {MAX_FIELDS} are possible")
+    return tuple(fields)

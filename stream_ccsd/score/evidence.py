@@ -1,0 +1,181 @@
+"""Evidence: how much likelier a transaction is as fraud than as a normal one, in nats, term by term.
+
+The difference of two Cauchy–Schwarz divergences of a point, from the law of normal outcomes and from that of fraudulent
+ones, is a log likelihood ratio; with a factorised outcome it is a sum over fields. Of each field ``x``
+
+    log F(x) / N(x)                        everyone's law N against a diffuse law of fraud F: any place, any hour,
+                                           larger amounts rather than smaller (a density that grows with the amount)
+    log (1 - p + p N(x) / N_own(x))        the account's own law N_own against "possibly somebody else's" one
+
+where N_own mixes what the account did with what everyone does. Fraud is about money and chooses its place: for amount,
+category and merchant F is all there is. In any other field a fraud differs from normal with probability p only, which
+also keeps a rare but innocent hour or gap from outweighing an amount: ``log (1 - p + p F(x) / N(x))``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from stream_ccsd.fields import Field
+from stream_ccsd.library.laws import (
+    CELL,
+    COUNTS,
+    QUARTERS,
+    Laws,
+    amount_cell,
+    amount_density,
+    find,
+    gap_density,
+    gap_position,
+    name_share,
+    number_density,
+    number_position,
+    pair_key,
+    place_shares,
+    usual_density,
+)
+from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.score.habits import (
+    AT_HOUR,
+    AT_PLACE,
+    GAP,
+    HOUR,
+    HOUR_WEIGHT,
+    IN_DAY,
+    IN_HOUR,
+    PLACE_WEIGHT,
+    RATE,
+    USUAL,
+    USUAL_WEIGHT,
+    VIEW,
+    WEEKDAY,
+)
+
+TERMS = (
+    *("amount", "amount_own", "category", "merchant", "place_own"),
+    *("hour", "hour_own", "weekday", "gap", "count_hour", "count_day"),
+)
+"""Names of the terms that every transaction has; those of declared fields follow."""
+AMOUNT, AMOUNT_OWN, CATEGORY, MERCHANT, PLACE_OWN, HOUR_TERM, HOUR_OWN, WEEKDAY_TERM, GAP_TERM, HOUR_COUNT, DAY_COUNT = range(
+    len(TERMS)
+)
+OWN = "_own"
+"""What a term's name ends in that compares with the account itself."""
+
+# A value that is missing is at least this usual, so that a column that stays away does not become an alarm.
+_MISSING = 0.01
+_FRAUD_MISSING = 0.1
+
+
+def term_names(fields: tuple[Field, ...]) -> tuple[str, ...]:
+    """All terms of models with these declared fields: categories have two each, numbers one."""
+    names = [text for f in fields if f.kind == "category" for text in (f.name, f.name + OWN)]
+    return (*TERMS, *names, *(f.name for f in fields if f.kind == "number"))
+
+
+@njit(cache=True, nogil=True)
+def residual(laws: Laws, amount: float, category: int) -> float:
+    """How far a log amount lies from the center of its category."""
+    place = find(laws.categories, 0, len(laws.categories), np.uint64(category))
+    return np.log1p(amount) - laws.center[place]  # the last center is for categories never seen
+
+
+@njit(cache=True, nogil=True)
+def evidence_terms(
+    laws: Laws, event: Any, names: AnyArray, numbers: FloatArray, view: FloatArray, missing: Any, terms: FloatArray
+) -> tuple[float, float]:
+    """Fill the terms of a transaction; returns their sum, and how much better it fits anyone than this account."""
+    own = _money_and_place(laws, event, view, terms) + _clock_and_pace(laws, view, terms)
+    place = len(TERMS)
+    for i in range(len(names)):
+        share = name_share(laws, i, np.uint64(names[i]))
+        equal = 1.0 / (laws.name_start[i + 1] - laws.name_start[i] + 1)
+        if names[i] == missing:
+            terms[place] = _departs(laws, np.log(_FRAUD_MISSING / max(share, _MISSING)))
+            terms[place + 1] = 0.0
+        else:
+            terms[place] = _departs(laws, np.log(equal / share))
+            other = _apart(view[VIEW + i], view[PLACE_WEIGHT], laws.name_own[i], share)
+            terms[place + 1] = _departs(laws, other)
+            own += other * laws.tells[place + 1]
+        place += 2
+    for i in range(len(numbers)):
+        absent = laws.number_missing[i]
+        if np.isnan(numbers[i]):
+            terms[place] = _departs(laws, np.log(_FRAUD_MISSING / max(absent, _MISSING)))
+        else:
+            density = (1.0 - absent) * number_density(laws, i, number_position(laws, i, numbers[i]))
+            terms[place] = _departs(laws, -np.log(density * laws.number_reach[i]))
+        place += 1
+    total = 0.0
+    for i in range(len(terms)):
+        terms[i] *= laws.tells[i]
+        total += terms[i]
+    return total, own
+
+
+@njit(cache=True, nogil=True)
+def _money_and_place(laws: Laws, event: Any, view: FloatArray, terms: FloatArray) -> float:
+    known = len(laws.categories)
+    category = find(laws.categories, 0, known, np.uint64(event.category))
+    pair = find(laws.pairs, 0, len(laws.pairs), pair_key(event.category, event.merchant))
+    cell = amount_cell(event.amount)
+    normal = amount_density(laws, cell, category, pair)
+    # The law of fraud grows with the amount: its logarithm is the log amount, and a constant that ranks nothing.
+    terms[AMOUNT] = cell * CELL - np.log(normal) - laws.amount_scale
+    usual = view[USUAL] * view[USUAL_WEIGHT] / (view[USUAL_WEIGHT] + laws.usual_strength)
+    share = laws.usual_share * view[USUAL_WEIGHT] / (view[USUAL_WEIGHT] + laws.usual_strength)
+    innovation = np.log1p(event.amount) - laws.center[category] - usual
+    other_amount = -np.log((1.0 - share) + share * usual_density(laws, innovation) / normal)
+    terms[AMOUNT_OWN] = _departs(laws, other_amount)
+    in_category, at_merchant = place_shares(laws, category, pair)
+    terms[CATEGORY] = -np.log(in_category * (known + 1))
+    terms[MERCHANT] = -np.log(at_merchant * (len(laws.pairs) + 1) / (known + 1))
+    other_place = _apart(view[AT_PLACE], view[PLACE_WEIGHT], laws.own_place_strength, in_category * at_merchant)
+    terms[PLACE_OWN] = _departs(laws, other_place)
+    return other_amount * laws.tells[AMOUNT_OWN] + other_place * laws.tells[PLACE_OWN]
+
+
+@njit(cache=True, nogil=True)
+def _clock_and_pace(laws: Laws, view: FloatArray, terms: FloatArray) -> float:
+    for i in range(HOUR_TERM, len(TERMS)):
+        terms[i] = 0.0
+    other = 0.0
+    if not np.isnan(view[HOUR]):
+        normal = laws.hour[min(int(view[HOUR] * QUARTERS / 24.0), QUARTERS - 1)]
+        terms[HOUR_TERM] = _departs(laws, -np.log(normal * 24.0))
+        other = _apart(view[AT_HOUR], view[HOUR_WEIGHT], laws.own_hour_strength, normal)
+        terms[HOUR_OWN] = _departs(laws, other)
+        terms[WEEKDAY_TERM] = _departs(laws, -np.log(laws.weekday[int(view[WEEKDAY])] * 7.0))
+    rate = int(view[RATE])
+    if not np.isnan(view[GAP]):
+        density = gap_density(laws, gap_position(laws, view[GAP]), rate)
+        terms[GAP_TERM] = _departs(laws, -np.log(density * laws.gap_reach))
+        if laws.day > 0.0:
+            terms[HOUR_COUNT] = _departs(laws, _at_least(laws.counts[0, rate], view[IN_HOUR]))
+            terms[DAY_COUNT] = _departs(laws, _at_least(laws.counts[1, rate], view[IN_DAY]))
+    return other * laws.tells[HOUR_OWN]
+
+
+@njit(cache=True, nogil=True)
+def _at_least(shares: FloatArray, count: float) -> float:
+    """One-sided: so many or more, where all counts are as likely, against where they are as usual."""
+    return np.log((COUNTS - count) / COUNTS / shares[int(count)])
+
+
+@njit(cache=True, nogil=True)
+def _apart(same: float, weight: float, strength: float, everyone: float) -> float:
+    """``log N / N_own``: how much better a value fits everyone than the account, whose own law leans on everyone's."""
+    return -np.log((same / everyone + strength) / (weight + strength))
+
+
+@njit(cache=True, nogil=True)
+def _departs(laws: Laws, ratio: float) -> float:
+    """``log (1 - p + p e^ratio)``: evidence of a field in which only a share p of frauds differ."""
+    p = laws.departure
+    if ratio > 30.0:
+        return np.log(p) + ratio
+    return np.log(1.0 - p + p * np.exp(ratio))

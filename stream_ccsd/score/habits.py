@@ -1,0 +1,116 @@
+"""What an account's past says about its newest transaction: its usual amounts, places, hours, gaps and values.
+
+A ``view`` is that as numbers: looked up before the transaction is entered, so that nothing is compared with itself. Scores,
+reasons and fits read the same view.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from stream_ccsd.account import GAPS, HOURS, VIEW
+from stream_ccsd.library.laws import COUNTS, RATES, Laws, gap_position
+from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.settings import Settings
+
+# Places in a view; behind them, for each declared category, the weight of earlier transactions with the same value.
+USUAL, USUAL_WEIGHT = 0, 1  # the account's usual distance from the center of amounts, and what that is worth
+AT_PLACE, PLACE_WEIGHT = 2, 3  # weight of earlier transactions at the same place, and of all
+HOUR, WEEKDAY = 4, 5  # hours since midnight and days since Monday, NaN where time has no unit
+AT_HOUR, HOUR_WEIGHT = 6, 7  # the account's own density at that hour, and what it is worth
+GAP, RATE = 8, 9  # since the account's newest transaction, NaN for its first; class of its usual gap
+IN_HOUR, IN_DAY = 10, 11  # earlier transactions within an hour and a day
+
+# Gaps that a usual one is worth at least, before an account belongs to a class.
+_SETTLED = 3.0
+
+
+def decay_by_lag(settings: Settings) -> FloatArray:
+    """What an account's earlier transactions still count for, by lag; 1 at lag 0."""
+    decay: FloatArray = 0.5 ** (np.arange(settings.window + settings.local_history) / settings.half_life)
+    return decay
+
+
+@njit(cache=True, nogil=True)
+def look_back(
+    laws: Laws, decay: FloatArray, account: Any, history: AnyArray, named: AnyArray, event: Any, names: AnyArray,
+    view: FloatArray,
+) -> None:
+    """Fill a view for an event that is not entered yet. ``named`` and ``names`` are codes of declared categories."""
+    view[USUAL_WEIGHT] = account.usual_weight
+    view[USUAL] = account.usual_sum / account.usual_weight if account.usual_weight > 0.0 else 0.0
+    held = account.held
+    same = weight = 0.0
+    for lag in range(1, held + 1):
+        entry = history[held - lag]
+        weight += decay[lag]
+        if entry.merchant == event.merchant and entry.category == event.category:
+            same += decay[lag]
+    view[AT_PLACE], view[PLACE_WEIGHT] = same, weight
+    kept = min(held, named.shape[1])
+    for i in range(len(names)):
+        same = 0.0
+        for lag in range(1, kept + 1):
+            if named[i, kept - lag] == names[i]:
+                same += decay[lag]
+        view[VIEW + i] = same
+    _look_at_clock(laws, account, event.time, view)
+    _look_at_pace(laws, account, event.time, view)
+
+
+@njit(cache=True, nogil=True)
+def _look_at_clock(laws: Laws, account: Any, time: float, view: FloatArray) -> None:
+    view[HOUR] = view[WEEKDAY] = np.nan
+    view[AT_HOUR] = view[HOUR_WEIGHT] = 0.0
+    if laws.day <= 0.0:
+        return
+    days = time / laws.day
+    view[HOUR] = min(24.0 * (days + laws.day_shift - np.floor(days + laws.day_shift)), 24.0 - 1e-9)
+    weeks = (np.floor(days + laws.day_shift) + laws.week_shift) / 7.0
+    view[WEEKDAY] = np.rint(7.0 * (weeks - np.floor(weeks))) % 7
+    hour = int(view[HOUR])
+    # A bin and half of each neighbour: two hours' worth of weight.
+    near = account.hours[hour] + 0.5 * (account.hours[(hour + 1) % HOURS] + account.hours[(hour - 1) % HOURS])
+    view[AT_HOUR] = 0.5 * near
+    for i in range(HOURS):
+        view[HOUR_WEIGHT] += account.hours[i]
+
+
+@njit(cache=True, nogil=True)
+def _look_at_pace(laws: Laws, account: Any, time: float, view: FloatArray) -> None:
+    view[IN_HOUR] = view[IN_DAY] = view[RATE] = 0.0
+    if account.gap_weight >= _SETTLED:
+        powers = np.floor(account.gap_sum / account.gap_weight / np.log(2.0))
+        view[RATE] = 1.0 + min(max(powers, 0.0), RATES - 2.0)
+    if account.count == 0:
+        view[GAP] = np.nan
+        return
+    elapsed = view[GAP] = max(time - account.newest_time, 0.0)
+    if laws.day <= 0.0:
+        return
+    for back in range(min(account.count, GAPS, COUNTS - 1)):
+        if elapsed > laws.day:
+            break
+        view[IN_DAY] += 1.0
+        if elapsed <= laws.day / 24.0:
+            view[IN_HOUR] += 1.0
+        elapsed += account.gaps[(account.count - 1 - back) % GAPS]
+
+
+@njit(cache=True, nogil=True)
+def take_in(laws: Laws, decay: FloatArray, account: Any, residual: float, view: FloatArray) -> None:
+    """Enter the transaction that a view was made for; its number is ``account.count - 1`` by now."""
+    account.usual_sum = decay[1] * account.usual_sum + residual
+    account.usual_weight = decay[1] * account.usual_weight + 1.0
+    gap = view[GAP]
+    account.gaps[(account.count - 1) % GAPS] = np.inf if np.isnan(gap) else gap
+    if not np.isnan(gap):
+        account.gap_sum = decay[1] * account.gap_sum + gap_position(laws, gap)
+        account.gap_weight = decay[1] * account.gap_weight + 1.0
+    if not np.isnan(view[HOUR]):
+        for i in range(HOURS):
+            account.hours[i] *= decay[1]
+        account.hours[int(view[HOUR])] += 1.0
