@@ -35,8 +35,15 @@ HOURS = 24
 """Bins of the hours at which the account pays."""
 NAMED = 128
 """Newest transactions whose values of declared categories are kept."""
+# What the account's past says about its next transaction is a view: numbers, filled in by ``score.habits``. Behind
+# these places, for each declared category, comes the weight of earlier transactions with the same value.
+USUAL, USUAL_WEIGHT = 0, 1  # its usual distance from the center of amounts, and what that is worth
+AT_PLACE, OWN_WEIGHT = 2, 3  # weight of earlier transactions at the same place, and of all that are looked at
+HOUR, WEEKDAY = 4, 5  # hours since midnight and days since Monday, NaN where time has no unit
+AT_HOUR, HOUR_WEIGHT = 6, 7  # its own density at that hour, and what it is worth
+GAP, RATE = 8, 9  # since its newest transaction, NaN for its first; class of its usual gap
+IN_HOUR, IN_DAY = 10, 11  # earlier transactions within an hour and a day
 VIEW = 12
-"""Numbers of what the account's past says about a transaction (``score.habits``)."""
 
 _MAGIC = b"CA"
 _HEAD = struct.Struct("<2sBHHBI")  # magic, version, window, local history, declared categories, checksum
@@ -61,7 +68,7 @@ ANSWER = np.dtype(
 BACKGROUND = np.dtype(
     [
         ("id", "u8"),
-        ("view", "f4", (VIEW,)),
+        ("seen", "f4", (VIEW,)),  # its view
         ("run", "i4"),  # transactions that the takeover score added up over
         ("regime_share", "f4", (REGIMES,)),
         ("regime_category", "u4", (REGIMES,)),
@@ -148,7 +155,9 @@ class AccountCodec:
         self.sizes = StateSizes(window, local_history, named)
         self.longest_history = window + local_history - 1
         self._named = min(NAMED, self.longest_history)
-        self.largest = _HEAD.size + ACCOUNT.itemsize + self.longest_history * ENTRY.itemsize + named * 4 * (self._named + 1)
+        self.largest = (
+            _HEAD.size + ACCOUNT.itemsize + self.longest_history * ENTRY.itemsize + named * 4 * (self._named + 1)
+        )
         self._blank = np.zeros(1, ACCOUNT)
         for name in ("newest_time", "alerted_time", "alerted_score", "top"):
             self._blank[name] = -np.inf

@@ -21,27 +21,27 @@ import threading
 import zlib
 from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from stream_ccsd.account import EVIDENCE, AccountCodec, StateError
+from stream_ccsd.account import AccountCodec, StateError
 from stream_ccsd.alert.policy import ALERTED, HELD_BACK, QUIET, build_policy
 from stream_ccsd.alert.reasons import Alert, make_alert
 from stream_ccsd.alert.threshold import checked_threshold
+from stream_ccsd.batch import Accounts, Batch
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.model import Model
 from stream_ccsd.library.tails import rarities
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.score.divergence import build_change_law
-from stream_ccsd.score.outcome import habit_log_decay
+from stream_ccsd.score.evidence import term_names
+from stream_ccsd.score.habits import decay_by_lag
 from stream_ccsd.scores import COMPILED, FUSED, Score, score_names, scores
 from stream_ccsd.status import Status
 from stream_ccsd.step import (
     DIFFERENT,
-    EVENT,
     FORGOTTEN,
-    OUTPUT,
     STATUSES,
     TOO_LATE,
     CompiledModel,
@@ -50,21 +50,12 @@ from stream_ccsd.step import (
     run,
 )
 from stream_ccsd.stores import AccountStates, account_states
-from stream_ccsd.transaction import Transaction, identity, unsound
+from stream_ccsd.transaction import Transaction, category_value, identity, misfit, number_value, unsound
 
 # Events that are in working memory at once, whatever the size of a batch.
 _CHUNK = 2000
 _CAP = struct.Struct("<ddI")
 _Refused = tuple[Status, str]
-
-
-class Parts(NamedTuple):
-    """Additive parts of the outcome score, in nats: how rare the merchant, the category there, the amount there."""
-
-    merchant: float
-    category: float
-    amount: float
-    constant: float  # the same for all: how concentrated normal behaviour is
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +69,7 @@ class Result:
     score: float | None = None  # the alert score: the rarity of what alerts are on
     maximum: float | None = None  # the account's highest alert score so far
     accumulated: float | None = None  # the sum of its three highest; not repeated for duplicates
-    parts: Parts | None = None  # of the outcome score
+    terms: Mapping[str, float] | None = None  # of the evidence, which they add up to; not repeated for duplicates
     waits: int = 0  # transactions of the account until the divergence score starts
     model: str = ""
     alert: Alert | None = None
@@ -86,14 +77,14 @@ class Result:
     reason: str | None = None  # why it was refused, or what is special about a duplicate
 
     @property
-    def outcome(self) -> float | None:
-        """The outcome score."""
-        return self.scores.get("outcome")
+    def evidence(self) -> float | None:
+        """The evidence of the transaction."""
+        return self.scores.get("evidence")
 
     @property
-    def habit(self) -> float | None:
-        """The habit score."""
-        return self.scores.get("habit")
+    def takeover(self) -> float | None:
+        """What the account's newest transactions add up to."""
+        return self.scores.get("takeover")
 
     @property
     def divergence(self) -> float | None:
@@ -146,8 +137,13 @@ class Engine:
         self._version, self._code, self._latest = model.version, model.codes, model.latest_time
         self._stored: dict[str, bytes | None] = {}  # states of a batch as they were before it
         self._true: dict[str, bytes | None] = {}  # the same of batches that the store failed to take
-        self._codec = AccountCodec(settings.window, settings.local_history)
-        self._work = Workspace.of(len(model.index.z), self._codec.longest_history, settings.local_history)
+        self._declared = settings.declared
+        self._categories = [f.name for f in self._declared if f.kind == "category"]
+        self._numbers = [f.name for f in self._declared if f.kind == "number"]
+        self._terms = term_names(self._declared)
+        named = len(self._categories)
+        self._codec = AccountCodec(settings.window, settings.local_history, named)
+        self._work = Workspace.of(len(model.index.z), self._codec.longest_history, settings.local_history, named)
         self._machine = make_machine(compile_model(model, self.threshold), self._work)
         self._added = [score for score in scores() if score.compute is not None]
         self._names = score_names()
@@ -204,8 +200,7 @@ class Engine:
         """One chunk of a batch; ``changed`` holds the states that are not stored yet."""
         refusals = self._load(batch, changed)
         good = [t for i, t in enumerate(batch) if i not in refusals] if refusals else batch
-        slab = self._slab
-        run(self._machine, slab.records, slab.histories, self._events, len(good), self._outputs, self._evidence)
+        run(self._machine, self._accounts, self._batch, 0, len(good))
         for account, row in self._rows.items():
             changed[account] = self._codec.pack(self._slab, row)
         answers = iter(self._answers(good))
@@ -217,20 +212,21 @@ class Engine:
         ]
 
     def _make_space(self, batch: int) -> None:
-        self._slab = self._codec.slab(batch)
-        self._events, self._outputs = np.zeros(batch, EVENT), np.zeros(batch, OUTPUT)
-        self._evidence = np.zeros(batch, EVIDENCE)
+        slab = self._slab = self._codec.slab(batch)
+        self._accounts = Accounts(slab.records, slab.histories, slab.named, slab.views)
+        self._batch = Batch.of(batch, len(self._terms), len(self._categories), len(self._numbers))
 
     def _load(self, batch: Sequence[Transaction], changed: dict[str, bytes]) -> dict[int, _Refused]:
         """Bring the accounts of a batch into working memory; returns which events are refused, and why."""
-        if len(self._events) < len(batch):
+        if len(self._batch.events) < len(batch):
             self._make_space(len(batch))
+        events = self._batch.events
         rows: dict[str, int] = {}
         damaged: dict[str, _Refused] = {}
         refusals: dict[int, _Refused] = {}
         count = 0
         for position, transaction in enumerate(batch):
-            fault = unsound(transaction)
+            fault = unsound(transaction) or (self._declared and misfit(transaction, self._declared))
             if fault:
                 refusals[position] = Status.REFUSED, fault
                 continue
@@ -256,7 +252,10 @@ class Engine:
                     refusals[position] = damaged[account]
                     continue
                 rows[account] = row
-            self._events[count] = (
+            if self._declared:
+                self._batch.names[count] = [self._code(category_value(transaction, f)) for f in self._categories]
+                self._batch.numbers[count] = [number_value(transaction, f) for f in self._numbers]
+            events[count] = (
                 row,
                 transaction.time,
                 transaction.amount,
@@ -275,10 +274,10 @@ class Engine:
         )
 
     def _answers(self, good: Sequence[Transaction]) -> list[Result]:
-        table = self._outputs[: len(good)]
-        names, scores, rarities = self._score_table(table, self._events[: len(good)])
+        table = self._batch.outputs[: len(good)]
+        names, scores, rarities = self._score_table(table, self._batch.events[: len(good)])
         columns = {name: table[name].tolist() for name in _RESULT_COLUMNS}
-        parts = list(zip(*(table[f"{name}_part"].tolist() for name in Parts._fields), strict=True))
+        terms = self._batch.terms[: len(good)].tolist()
         results = []
         for i, transaction in enumerate(good):
             code, decision = columns["status"][i], columns["decision"][i]
@@ -302,7 +301,7 @@ class Engine:
                     score=columns["score"][i],
                     maximum=columns["maximum"][i],
                     accumulated=None if status is Status.DUPLICATE else columns["accumulated"][i],
-                    parts=None if code == DIFFERENT else Parts(*parts[i]),
+                    terms=None if status is Status.DUPLICATE else dict(zip(self._terms, terms[i], strict=True)),
                     waits=max(0, self.model.settings.window + 1 - columns["count"][i]),
                     model=self._version,
                     alert=self._alert(transaction, i, scores[i]) if decision == ALERTED else None,
@@ -336,7 +335,7 @@ class Engine:
 
     def _alert(self, transaction: Transaction, i: int, scores: list[float | None]) -> Alert:
         named = dict(zip(self._names, scores, strict=True))
-        return make_alert(self.model, transaction, self._outputs[i], self._evidence[i], named, self.threshold)
+        return make_alert(self.model, transaction, self._batch, i, named, self.threshold)
 
 
 _RESULT_COLUMNS = ("status", "decision", "newest_time", "score", "maximum", "accumulated", "count")
@@ -380,13 +379,16 @@ def compile_model(model: Model, threshold: float | None = None) -> CompiledModel
         library=model.index,
         change_law=build_change_law(model.index, settings, model.sigma_y),
         laws=model.laws,
-        habit_log_decay=habit_log_decay(settings),
-        habit_strength=float(model.habit_strength),
+        decay=decay_by_lag(settings),
+        missing=np.uint32(model.codes("")),
+        takeover_cap=float(settings.takeover_cap),
+        takeover_drift=float(settings.takeover_drift),
         tails=tuple(model.tails[s.name] for s in COMPILED),
         fused_tail=model.tails[FUSED],
         policy=build_policy(settings, model.threshold if threshold is None else threshold),
         with_divergence=settings.divergence,
         joining=np.array(joining),
+        offsets=model.budget_offsets(),
         fused=on == FUSED,
         grace=float(settings.grace),
         lags=np.arange(1, settings.local_history + 1),

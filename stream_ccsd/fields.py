@@ -1,7 +1,7 @@
 """What a transaction says besides account, time, amount, category, merchant and id: fields that the user declares.
 
-A field is a ``category`` (a name: country, device, channel) or a ``number`` (distance, age of the account). A value may be
-missing: that is a value of its own. Declared once, for a fit; the model carries the declaration to wherever it scores.
+A field is a ``category`` (a name: country, device, channel) or a ``number`` (distance, age of the account). A value may
+be missing: that is a value of its own. Declared once, for a fit; the model carries it to wherever it scores.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, get_args
 
 from stream_ccsd.errors import StreamCcsdError
@@ -72,7 +73,7 @@ def declared(texts: Iterable[str]) -> tuple[Field, ...]:
     if isinstance(texts, str) or not isinstance(texts, Iterable):
         raise FieldError(f"fields are a list of NAME:KIND, got {texts!r}")
     fields = sorted(Field.parse(text) for text in texts)
-    for one, other in zip(fields, fields[1:], strict=False):
+    for one, other in pairwise(fields):
         if one.name == other.name:
             raise FieldError(f"the field {one.name!r} is declared twice")
     if len(fields) > MAX_FIELDS:

@@ -4,39 +4,42 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numba import njit
 
-from stream_ccsd.account import EVIDENCE, AccountCodec
+from stream_ccsd.account import VIEW, AccountCodec
 from stream_ccsd.alert.threshold import threshold_by_budget
+from stream_ccsd.batch import OUTPUT, Accounts, Batch
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.codes import Codes
 from stream_ccsd.divergence import median_bandwidth
 from stream_ccsd.engine import added_score, compile_model
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.library.building import Axes, Choices, Clock, Observations, build_laws
 from stream_ccsd.library.index import build_index
-from stream_ccsd.library.laws import Laws, build_laws
+from stream_ccsd.library.laws import CELL, Laws
+from stream_ccsd.library.learning import choose
 from stream_ccsd.library.model import Model
 from stream_ccsd.library.tails import Tail, fit_tail, rarities
 from stream_ccsd.library.windows import AccountHistory, library_windows
-from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 from stream_ccsd.progress import Progress
 from stream_ccsd.sampling import shuffled
-from stream_ccsd.score.outcome import habit_density, habit_log_decay, outcome_parts
-from stream_ccsd.scores import COMPILED, FUSED, scores
+from stream_ccsd.score.evidence import OWN, evidence_of, term_names
+from stream_ccsd.score.habits import decay_by_lag, views_of
+from stream_ccsd.scores import COMPILED, DIVERGENCE, FUSED, scores
 from stream_ccsd.settings import Settings
-from stream_ccsd.step import EVENT, OUTPUT, Workspace, make_machine, run
-from stream_ccsd.transaction import Transaction, unsound
+from stream_ccsd.step import Workspace, make_machine, run
+from stream_ccsd.transaction import Transaction, category_value, misfit, number_value, unsound
 
 # Changes may lie this many bandwidths apart before features for them become absurd.
 _WIDEST = 1e4
 
-# Strengths of the normal law against an account's own that are tried, in transactions.
-_STRENGTHS = 2.0 ** np.arange(-1, 15)
+# How often transactions that may be fraud are weighed again by laws in which they count for less.
+_ROUNDS = 5
 
 
 class FitError(StreamCcsdError):
@@ -48,9 +51,8 @@ def fit(
 ) -> Model:
     """Build a model from transactions of normal accounts, in any order of accounts and in time order within each.
 
-    A share of the accounts (``settings.holdout``) stays out of library and laws; tail rates, the strength of habits
-    and hence the alert threshold are calibrated on it. With the same transactions, the order of the accounts changes
-    nothing.
+    Everything is chosen and rated without looking at an account's own transactions: accounts are dealt into folds, and
+    each fold is judged by what the others taught. The order of the accounts changes nothing.
 
     Parameters
     ----------
@@ -67,46 +69,49 @@ def fit(
         With fewer than two accounts: one to learn from and one to calibrate on.
     """
     settings = settings or Settings()
-    histories, codes, (first, last) = _collect(transactions)
+    histories, codes, (first, last) = _collect(transactions, settings)
     accounts = sorted(histories)
-    held_out = set(shuffled(accounts, settings.seed)[: max(1, round(settings.holdout * len(accounts)))])
-    learnt = [histories[a] for a in accounts if a not in held_out]
-    if not learnt:
+    order = shuffled(accounts, settings.seed)
+    held_out = set(order[: max(1, round(settings.holdout * len(accounts)))])
+    in_library = [histories[a] for a in accounts if a not in held_out]
+    if not in_library:
         raise FitError(f"holdout {settings.holdout} leaves no account to learn from: give more accounts")
-    calibration = [histories[a] for a in accounts if a in held_out]
 
-    windows = library_windows(learnt, settings)
+    windows = library_windows(in_library, settings)
     sigma_x = settings.sigma_x or _bandwidth(windows.z, settings)
     sigma_y = settings.sigma_y or _bandwidth(windows.change, settings)
     index = build_index(windows, settings, sigma_x)
     if len(windows) and np.abs(windows.change).max() > _WIDEST * sigma_y:
         raise FitError(f"sigma_y {sigma_y:g} is too narrow for changes up to {np.abs(windows.change).max():g}")
-    _, amounts, categories, merchants = (np.concatenate([getattr(h, c) for h in learnt]) for c in _COLUMNS)
-    laws = build_laws(amounts, categories, merchants, settings)
-    strength = settings.habit_strength or _best_strength(laws, calibration, settings)
+    calendar = Calendar.choose(settings.time_unit, settings.time_origin, (first, last))
+    folds = {account: place % min(settings.folds, len(order)) for place, account in enumerate(order)}
+    lesson = _Lesson.of([histories[a] for a in accounts], [folds[a] for a in accounts], settings, calendar, codes)
+    total = len(lesson.seen.cell)
     model = Model(
         settings=settings,
         index=index,
-        laws=laws,
+        laws=lesson.laws(),
         tails={name: fit_tail(np.empty(0), settings.tail_share) for name in (FUSED, *(s.name for s in COMPILED))},
         sigma_y=sigma_y,
-        habit_strength=strength,
+        takeover_share=_takeover_share(lesson.chosen, settings),
         threshold=threshold_by_budget(settings.alert_rate),
         fingerprint=_fingerprint(histories, accounts),
         facts={
-            "accounts": len(learnt),
-            "transactions": int(sum(len(h.amounts) for h in learnt)),
-            "held_out_accounts": len(calibration),
-            "held_out_transactions": int(sum(len(h.amounts) for h in calibration)),
+            "accounts": len(accounts),
+            "transactions": total,
+            "held_out_accounts": len(held_out),
             "library_windows": len(windows),
             "first_time": first,
             "last_time": last,
+            "gains": {name: round(gain, 4) for name, gain in lesson.chosen.gains.items()},
         },
         names=codes.names,
         accounts=tuple(accounts),
-        calendar=Calendar.choose(settings.time_unit, settings.time_origin, (first, last)),
+        calendar=calendar,
     )
-    return replace(model, tails=_calibrate(model, calibration, progress))
+    in_folds = [np.flatnonzero([folds[a] == fold for a in accounts]) for fold in sorted(set(folds.values()))]
+    held_out_places = np.flatnonzero([a in held_out for a in accounts])
+    return replace(model, tails=_calibrate(model, lesson, in_folds, held_out_places, progress))
 
 
 def _bandwidth(points: FloatArray, settings: Settings) -> float:
@@ -119,22 +124,27 @@ def _bandwidth(points: FloatArray, settings: Settings) -> float:
     return 1.0
 
 
-_COLUMNS = ("times", "amounts", "categories", "merchants")
+_EVENT_COLUMNS = {"time": "times", "amount": "amounts", "category": "categories", "merchant": "merchants"}
+_COLUMNS = ("times", "amounts", "categories", "merchants", "names", "numbers")
 
 
 def _collect(
-    transactions: Iterable[Transaction],
+    transactions: Iterable[Transaction], settings: Settings
 ) -> tuple[dict[str, AccountHistory], Codes, tuple[float, float]]:
     """Histories by account, codes of all names, and the times between which everything lies."""
     rows: dict[str, list[Transaction]] = {}
     names: set[str] = set()
     first, last = math.inf, -math.inf
+    declared = settings.declared
+    categories = [f.name for f in declared if f.kind == "category"]
+    numbers = [f.name for f in declared if f.kind == "number"]
     for transaction in transactions:
-        fault = unsound(transaction)
+        fault = unsound(transaction) or misfit(transaction, declared)
         if fault:
             raise FitError(f"a model is fitted on transactions only; {_named(transaction)}: {fault}")
         rows.setdefault(transaction.account, []).append(transaction)
         names |= {transaction.category, transaction.merchant}
+        names.update(category_value(transaction, name) for name in categories)
         first, last = min(first, transaction.time), max(last, transaction.time)
     if len(rows) < 2:
         raise FitError(f"a model needs transactions of at least 2 normal accounts, got {len(rows)}")
@@ -142,11 +152,14 @@ def _collect(
     histories = {}
     for account, entries in rows.items():
         entries.sort(key=lambda t: t.time)
+        count = len(entries)
         histories[account] = AccountHistory(
             np.array([t.time for t in entries]),
             np.array([t.amount for t in entries]),
             np.array([code(t.category) for t in entries], np.uint32),
             np.array([code(t.merchant) for t in entries], np.uint32),
+            np.array([[code(category_value(t, f)) for t in entries] for f in categories], np.uint32).reshape(-1, count),
+            np.array([[number_value(t, f) for t in entries] for f in numbers], float).reshape(-1, count),
         )
     return histories, code, (float(first), float(last))
 
@@ -164,68 +177,184 @@ def _fingerprint(histories: dict[str, AccountHistory], accounts: list[str]) -> s
     return digest.hexdigest()
 
 
-def _best_strength(laws: Laws, calibration: list[AccountHistory], settings: Settings) -> float:
-    """The strength under which held-out normal transactions are most likely: weak habits, strong normal law."""
-    log_decay = habit_log_decay(settings)
-    terms = [_habit_terms(laws, log_decay, h.amounts, h.categories, h.merchants) for h in calibration]
-    density, likeness, weight = (np.concatenate(column) for column in zip(*terms, strict=True))
-    cost = [-np.mean(np.log((likeness + s * density) / (weight + s))) for s in _STRENGTHS]
-    return float(_STRENGTHS[int(np.argmin(cost))])
+@dataclass(frozen=True, eq=False)
+class _Lesson:
+    """What there is to learn from, what each transaction counts for, and what was chosen."""
+
+    histories: list[AccountHistory]
+    batch: Batch  # all of their events
+    seen: Observations
+    weight: FloatArray
+    chosen: Choices
+    axes: Axes
+    clock: Clock
+    settings: Settings
+
+    @classmethod
+    def of(
+        cls, histories: list[AccountHistory], fold: list[int], settings: Settings, calendar: Calendar, codes: Codes
+    ) -> _Lesson:
+        """Look at everything, choose, and where there may be fraud in it, weigh and choose again."""
+        batch = _events(histories, settings)
+        seen = _observe(histories, np.repeat(fold, [len(h.amounts) for h in histories]), settings, batch)
+        axes = Axes.of(seen)
+        blank, weight = Choices(0.1, 1.0, 1.0, 1.0), np.ones(len(seen.cell))
+        lesson = cls(histories, batch, seen, weight, blank, axes, _clock(calendar), settings)
+        lesson = replace(lesson, seen=replace(seen, view=lesson._views()))
+        lesson = lesson._choose()
+        if settings.contamination > 0.0:
+            for _ in range(_ROUNDS):
+                lesson = replace(lesson, weight=lesson._weigh(codes("")))
+            lesson = lesson._choose()
+        return lesson
+
+    def laws(self, without_fold: int | None = None) -> Laws:
+        """Laws of all transactions, or of those of the other folds."""
+        weight = self.weight if without_fold is None else self.weight * (self.seen.fold != without_fold)
+        terms = term_names(self.settings.declared)
+        return build_laws(self.seen, weight, self.chosen, self.axes, self.settings, self.clock, terms)
+
+    def _choose(self) -> _Lesson:
+        return replace(self, chosen=choose(self.seen, self.weight, self.settings, self.axes))
+
+    def _views(self) -> FloatArray:
+        codec = _codec(self.settings)
+        decay, laws, slab = decay_by_lag(self.settings), self.laws(), codec.slab(1)
+        views = np.empty((len(self.seen.cell), VIEW + len(self.seen.names)))
+        done = 0
+        for history in self.histories:
+            codec.clear(slab, 0)
+            own = slice(done, done := done + len(history.amounts))
+            events, names = self.batch.events[own], self.batch.names[own]
+            views_of(laws, decay, slab.records[0], slab.histories[0], slab.named[0], events, names, views[own])
+        return views
+
+    def _weigh(self, missing: int) -> FloatArray:
+        """The oddest transactions hardly count: as likely as not to be fraud at the share that may be."""
+        batch = self.batch
+        evidence = evidence_of(
+            self.laws(), batch.events, batch.names, batch.numbers, self.seen.view, np.uint32(missing), batch.terms
+        )
+        line = np.quantile(evidence, 1.0 - self.settings.contamination)
+        weight: FloatArray = 1.0 / (1.0 + np.exp(np.minimum(evidence - line, 700.0)))
+        return weight
 
 
-def _calibrate(model: Model, calibration: list[AccountHistory], progress: Progress | None) -> dict[str, Tail]:
-    """Tail rates of every score, from the engine's own scores of the held-out accounts."""
-    outputs, events = score_histories(model, calibration, progress)
+def _codec(settings: Settings) -> AccountCodec:
+    return AccountCodec(settings.window, settings.local_history, sum(f.kind == "category" for f in settings.declared))
+
+
+def _clock(calendar: Calendar) -> Clock:
+    """What hour and weekday a time is, where it has a unit; without an origin, time 0 is a Monday's midnight."""
+    day = calendar.of_days(1.0)
+    if day is None:
+        return Clock()
+    if calendar.origin is None:
+        return Clock(day)
+    origin = calendar.origin
+    midnight = origin.replace(hour=0, minute=0, second=0, microsecond=0)
+    return Clock(day, (origin - midnight).total_seconds() / 86400.0, float(origin.weekday()))
+
+
+def _events(histories: list[AccountHistory], settings: Settings) -> Batch:
+    """All transactions as events, account after account, each account in row 0."""
+    total, declared = sum(len(h.amounts) for h in histories), settings.declared
+    named = sum(f.kind == "category" for f in declared)
+    batch = Batch.of(total, len(term_names(declared)), named, len(declared) - named)
+    events = batch.events
+    for name, column in _EVENT_COLUMNS.items():
+        events[name] = np.concatenate([getattr(h, column) for h in histories])
+    events["id"] = np.concatenate([np.arange(len(h.amounts)) for h in histories])
+    batch.names[:] = np.concatenate([h.names.T.reshape(len(h.amounts), -1) for h in histories])
+    batch.numbers[:] = np.concatenate([h.numbers.T.reshape(len(h.amounts), -1) for h in histories])
+    return batch
+
+
+def _observe(histories: list[AccountHistory], fold: IntArray, settings: Settings, batch: Batch) -> Observations:
+    """The same as columns for the laws."""
+    events = batch.events
+    category, merchant = events["category"].astype(np.uint64), events["merchant"].astype(np.uint64)
+    categories, category_place = np.unique(category, return_inverse=True)
+    pairs, pair_place = np.unique((category << np.uint64(32)) | merchant, return_inverse=True)
+    log_amount = np.log1p(events["amount"])
+    gaps = [np.append(np.nan, np.maximum(np.diff(h.times), 0.0)) for h in histories]
+    return Observations(
+        fold=fold,
+        cell=np.rint(log_amount / CELL).astype(np.int64),
+        log_amount=log_amount,
+        gap=np.concatenate(gaps),
+        category=category_place,
+        pair=pair_place,
+        categories=categories,
+        pairs=pairs,
+        names=np.ascontiguousarray(batch.names.T),
+        numbers=np.ascontiguousarray(batch.numbers.T),
+        fields=settings.declared,
+    )
+
+
+def _takeover_share(chosen: Choices, settings: Settings) -> float:
+    """Of the alert budget: up to a half, by how much of an account's behaviour its own past explains."""
+    if settings.takeover_share is not None:
+        return settings.takeover_share
+    gain = sum(max(0.0, gain) for name, gain in chosen.gains.items() if name.endswith(OWN))
+    return float(0.5 * -np.expm1(-gain))
+
+
+def _calibrate(
+    model: Model, lesson: _Lesson, folds: list[IntArray], held_out: IntArray, progress: Progress | None
+) -> dict[str, Tail]:
+    """Tail rates of every score: of each fold by laws without it, of the divergence by accounts not in the library."""
+    sizes = [len(h.amounts) for h in lesson.histories]
+    start = np.append(0, np.cumsum(sizes))
+    outputs, total = np.zeros(start[-1], OUTPUT), int(start[-1])
+    done = 0
+
+    def rows_of(places: IntArray) -> IntArray:
+        return np.concatenate([np.arange(start[p], start[p + 1]) for p in places])
+
+    def tick(count: int) -> None:
+        nonlocal done
+        done += count
+        if progress:
+            progress(min(done, total), total)
+
+    quick = replace(model, settings=replace(model.settings, divergence=False, alert_on=FUSED))
+    for fold, places in enumerate(folds):
+        left_out = replace(quick, laws=lesson.laws(without_fold=fold))
+        outputs[rows_of(places)] = score_histories(left_out, [lesson.histories[p] for p in places], tick)[0]
+    if model.settings.divergence:
+        slow = score_histories(model, [lesson.histories[p] for p in held_out])[0]
+        outputs["scores"][rows_of(held_out), DIVERGENCE] = slow["scores"][:, DIVERGENCE]
     share = model.settings.tail_share
     tails = {s.name: fit_tail(outputs["scores"][:, i], share) for i, s in enumerate(COMPILED)}
     rarest = np.zeros(len(outputs))
-    for i, score in enumerate(COMPILED):
+    for i, (score, offset) in enumerate(zip(COMPILED, model.budget_offsets(), strict=True)):
         if score.joins_alert:
-            rarest = np.maximum(rarest, rarities(tails[score.name], outputs["scores"][:, i]))
+            rarest = np.maximum(rarest, rarities(tails[score.name], outputs["scores"][:, i]) - offset)
     tails[FUSED] = fit_tail(rarest, share)
     for score in scores():
         if score.compute is not None and score.rated:
-            tails[score.name] = fit_tail(added_score(score, outputs, events), share)
+            tails[score.name] = fit_tail(added_score(score, outputs, lesson.batch.events), share)
     return tails
 
 
 def score_histories(
-    model: Model, histories: list[AccountHistory], progress: Progress | None = None
+    model: Model, histories: list[AccountHistory], tick: Callable[[int], None] | None = None
 ) -> tuple[AnyArray, AnyArray]:
     """The engine's answers to whole histories, account after account, as one table of outputs, and their events."""
     settings = model.settings
-    codec = AccountCodec(settings.window, settings.local_history)
-    workspace = Workspace.of(len(model.index.z), codec.longest_history, settings.local_history)
+    codec = _codec(settings)
+    workspace = Workspace.of(len(model.index.z), codec.longest_history, settings.local_history, codec.sizes.named)
     machine = make_machine(compile_model(model), workspace)
-    total = sum(len(h.amounts) for h in histories)
-    outputs, events = np.zeros(total, OUTPUT), np.zeros(total, EVENT)
-    done = 0
+    batch = _events(histories, settings)
     slab = codec.slab(1)
+    accounts = Accounts(slab.records, slab.histories, slab.named, slab.views)
+    done = 0
     for history in histories:
         codec.clear(slab, 0)
-        n = len(history.amounts)
-        own = events[done : done + n]
-        own["time"], own["amount"] = history.times, history.amounts
-        own["category"], own["merchant"] = history.categories, history.merchants
-        own["id"] = np.arange(n)
-        evidence = np.empty(n, EVIDENCE)
-        run(machine, slab.records, slab.histories, own, n, outputs[done : done + n], evidence)
-        done += n
-        if progress:
-            progress(done, total)
-    return outputs, events
-
-
-@njit(cache=True, nogil=True)
-def _habit_terms(
-    laws: Laws, log_decay: FloatArray, amounts: FloatArray, categories: AnyArray, merchants: AnyArray
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    n = len(amounts)
-    density, likeness, weight = np.empty(n), np.empty(n), np.empty(n)
-    for t in range(n):
-        density[t] = outcome_parts(laws, amounts[t], categories[t], merchants[t])[4]
-        first = max(0, t + 1 - len(log_decay))
-        likeness[t], weight[t] = habit_density(
-            laws, log_decay, amounts[first : t + 1], categories[first : t + 1], merchants[first : t + 1]
-        )
-    return density, likeness, weight
+        run(machine, accounts, batch, done, done + len(history.amounts))
+        done += len(history.amounts)
+        if tick:
+            tick(len(history.amounts))
+    return batch.outputs, batch.events

@@ -47,7 +47,11 @@ class Score:
 
 
 COMPILED = (
-    Score("evidence", "How much likelier the transaction is as fraud than as a normal one, field by field", joins_alert=True),
+    Score(
+        "evidence",
+        "How much likelier the transaction is as fraud than as a normal one, field by field",
+        joins_alert=True,
+    ),
     Score(
         "takeover",
         "How much the account's newest transactions, taken together, fit anyone better than this account",
@@ -111,7 +115,7 @@ def score_names() -> tuple[str, ...]:
 def recorded_scores(record: Iterable[str]) -> list[str]:
     """Which columns of a score's record are scores, also of one that was added elsewhere and is not known here.
 
-    >>> recorded_scores(["account", "outcome", "risk", "score"])
-    ['outcome', 'risk']
+    >>> recorded_scores(["account", "evidence", "risk", "score"])
+    ['evidence', 'risk']
     """
-    return [name for name in record if name not in _TAKEN]
+    return [name for name in record if name not in TAKEN or name in {s.name for s in COMPILED}]

@@ -11,16 +11,18 @@ import numpy as np
 from numba import njit, types
 from numba.experimental import structref
 
-from stream_ccsd.account import ANSWERS, DENSITY_POINTS, RECENT, REGIMES
+from stream_ccsd.account import ANSWERS, DENSITY_POINTS, RECENT, REGIMES, VIEW
 from stream_ccsd.alert.policy import ALERTED, Policy, decide, enter_score
+from stream_ccsd.batch import Accounts, Batch
 from stream_ccsd.library.index import Index, Scratch
-from stream_ccsd.library.laws import Laws
+from stream_ccsd.library.laws import Laws, residual
 from stream_ccsd.library.tails import Tail, rarity
 from stream_ccsd.library.windows import enter_amount
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.score.divergence import ChangeLaw, LocalLaw, divergence_score, regime_at
-from stream_ccsd.score.outcome import habit_density, habit_score, outcome_parts
-from stream_ccsd.scores import COMPILED, DIVERGENCE, HABIT, OUTCOME
+from stream_ccsd.score.evidence import evidence_terms
+from stream_ccsd.score.habits import look_back, remember, take_in
+from stream_ccsd.scores import DIVERGENCE, EVIDENCE, TAKEOVER
 from stream_ccsd.status import Status
 
 # What became of an event.
@@ -29,30 +31,6 @@ SCORED, LATE, DUPLICATE, TOO_LATE = 0, 1, 2, 3
 DIFFERENT, FORGOTTEN = 4, 5
 STATUSES = (Status.SCORED, Status.LATE, Status.DUPLICATE, Status.TOO_LATE, Status.DUPLICATE, Status.DUPLICATE)
 
-# An event as compiled code takes it, and its answer.
-EVENT = np.dtype(
-    [("row", "i8"), ("time", "f8"), ("amount", "f8"), ("category", "u4"), ("merchant", "u4"), ("id", "u8")]
-)
-OUTPUT = np.dtype(
-    [
-        ("status", "i8"),
-        ("decision", "i8"),
-        ("regime", "i8"),  # change flags of the transaction, -1 for an account's first
-        ("count", "i8"),  # transactions of the account so far
-        ("scores", "f8", (len(COMPILED),)),  # NaN where there is nothing to compare yet
-        ("rarities", "f8", (len(COMPILED),)),  # of each, among normal transactions
-        ("merchant_part", "f8"),
-        ("category_part", "f8"),
-        ("amount_part", "f8"),
-        ("constant_part", "f8"),
-        ("score", "f8"),  # the alert score: rarity of the score that alerts are on
-        ("previous_maximum", "f8"),
-        ("maximum", "f8"),
-        ("accumulated", "f8"),  # sum of the account's highest scores
-        ("newest_time", "f8"),  # of the account, before the event
-    ]
-)
-
 
 class CompiledModel(NamedTuple):
     """Everything an event is judged by: library, laws, rates and policy. Read only."""
@@ -60,13 +38,16 @@ class CompiledModel(NamedTuple):
     library: Index
     change_law: ChangeLaw
     laws: Laws
-    habit_log_decay: FloatArray
-    habit_strength: float
+    decay: FloatArray  # of the account's own transactions, by lag
+    missing: int  # the code of a declared category that is not there
+    takeover_cap: float
+    takeover_drift: float
     tails: tuple[Tail, ...]  # of each score
     fused_tail: Tail
     policy: Policy
     with_divergence: bool
     joining: AnyArray  # scores that the alert score is the rarest of
+    offsets: FloatArray  # of each score: -log of its share of the alert budget
     fused: bool  # whether that is rated again, or is one score's own rarity
     grace: float
     lags: AnyArray  # ends of the earlier windows, 1 .. L
@@ -80,11 +61,12 @@ class Workspace(NamedTuple):
     amounts: FloatArray
     categories: AnyArray
     merchants: AnyArray
+    seen: FloatArray  # the view of the event at hand
     cap: FloatArray  # current alert interval, alerts in it
 
     @staticmethod
-    def of(library: int, longest_history: int, local_history: int) -> Workspace:
-        """Room for a library and histories of these sizes."""
+    def of(library: int, longest_history: int, local_history: int, named: int) -> Workspace:
+        """Room for a library, histories and declared categories of these numbers."""
         n = longest_history + 1
         return Workspace(
             Scratch.of_size(library),
@@ -92,6 +74,7 @@ class Workspace(NamedTuple):
             np.empty(n),
             np.empty(n, np.uint32),
             np.empty(n, np.uint32),
+            np.empty(VIEW + named),
             np.array([-np.inf, 0.0]),
         )
 
@@ -122,47 +105,32 @@ def make_machine(model: CompiledModel, workspace: Workspace) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def run(
-    machine: Any,
-    accounts: AnyArray,
-    histories: AnyArray,
-    events: AnyArray,
-    count: int,
-    outputs: AnyArray,
-    evidence: AnyArray,
-) -> None:
-    """Process the first ``count`` events in order; ``row`` of each says which account record and history are its.
-
-    ``machine`` comes from :func:`make_machine`. Evidence is filled in for alerts.
-    """
+def run(machine: Any, accounts: Accounts, batch: Batch, first: int, last: int) -> None:
+    """Process events in order; ``row`` of each says which account is its. ``machine`` comes from make_machine."""
     model, workspace = machine.model, machine.workspace
-    for i in range(count):
-        row = events[i].row
-        _step(model, workspace, accounts[row], histories[row], events[i], outputs[i], evidence[i])
+    for i in range(first, last):
+        _step(model, workspace, accounts, batch, i)
 
 
 @njit(cache=True, nogil=True)
-def _step(
-    model: CompiledModel, workspace: Workspace, account: Any, history: AnyArray, event: Any, out: Any, evidence: Any
-) -> None:
+def _step(model: CompiledModel, workspace: Workspace, accounts: Accounts, batch: Batch, i: int) -> None:
+    event, out = batch.events[i], batch.outputs[i]
+    account, history = accounts.records[event.row], accounts.histories[event.row]
     out.newest_time = account.newest_time
-    _score_outcome(model, event, out)
     ago = _find(account, event.id)
     if ago >= 0:
-        _answer_again(model, account, event, ago, out, evidence)
+        _answer_again(model, accounts, batch, i, ago)
         return
     if event.time < account.newest_time - model.grace:
         out.status = TOO_LATE
         out.count = account.count
         return
     out.status = LATE if event.time < account.newest_time else SCORED
+    _score_outcome(model, workspace, accounts, batch, i)
     held = _lay_out(workspace, account, history, event)
     _update_moments(account, event)
     amounts, categories, merchants = workspace.amounts[:held], workspace.categories[:held], workspace.merchants[:held]
     out.regime = regime_at(categories, merchants, held - 1) if held > 1 else -1
-    likeness, weight = habit_density(model.laws, model.habit_log_decay, amounts, categories, merchants)
-    density = np.exp(-(out.merchant_part + out.category_part + out.amount_part))
-    out.scores[HABIT] = habit_score(model.laws, density, likeness, weight, model.habit_strength)
     out.scores[DIVERGENCE] = np.nan
     found = local = 0
     if model.with_divergence:
@@ -183,17 +151,29 @@ def _step(
     out.previous_maximum = enter_score(account, out.score)
     out.decision = decide(model.policy, account, out.score, event.time, workspace.cap)
     if out.decision == ALERTED:
-        _gather_evidence(model, workspace, account, event, found, local)
-        _copy_evidence(account.evidence, evidence)
-    _remember(account, history, event, out)
+        _gather_background(model, workspace, account, event, found, local)
+        for j in range(batch.names.shape[1]):
+            accounts.views[event.row, j] = workspace.seen[VIEW + j]
+        _copy_background(accounts, batch, i)
+    take_in(model.laws, model.decay, account, residual(model.laws, event.amount, event.category), workspace.seen)
+    remember(account, history, accounts.named[event.row], event, batch.names[i])
+    _remember_answer(account, event, out)
     _summarise(account, out)
 
 
 @njit(cache=True, nogil=True)
-def _score_outcome(model: CompiledModel, event: Any, out: Any) -> None:
-    merchant, category, amount, constant, _ = outcome_parts(model.laws, event.amount, event.category, event.merchant)
-    out.merchant_part, out.category_part, out.amount_part, out.constant_part = merchant, category, amount, constant
-    out.scores[OUTCOME] = merchant + category + amount + constant
+def _score_outcome(model: CompiledModel, workspace: Workspace, accounts: Accounts, batch: Batch, i: int) -> None:
+    """Evidence of the transaction, and what the account's newest ones add up to."""
+    event, out, names = batch.events[i], batch.outputs[i], batch.names[i]
+    account = accounts.records[event.row]
+    history, named = accounts.histories[event.row], accounts.named[event.row]
+    look_back(model.laws, model.decay, account, history, named, event, names, workspace.seen)
+    out.scores[EVIDENCE], other = evidence_terms(
+        model.laws, event, names, batch.numbers[i], workspace.seen, model.missing, batch.terms[i]
+    )
+    account.takeover = max(0.0, account.takeover + min(other, model.takeover_cap) - model.takeover_drift)
+    account.run = account.run + 1 if account.takeover > 0.0 else 0
+    out.scores[TAKEOVER] = account.takeover
 
 
 @njit(cache=True, nogil=True)
@@ -203,7 +183,7 @@ def _rate(model: CompiledModel, out: Any) -> None:
         out.rarities[i] = rarity(model.tails[i], out.scores[i])
     rarest = 0.0
     for i in model.joining:
-        rarest = max(rarest, out.rarities[i])
+        rarest = max(rarest, out.rarities[i] - model.offsets[i])
     out.score = rarity(model.fused_tail, rarest) if model.fused else rarest
 
 
@@ -227,25 +207,14 @@ def _update_moments(account: Any, event: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _remember(account: Any, history: AnyArray, event: Any, out: Any) -> None:
-    """Append the transaction and its answer, dropping the oldest where there is no workspace."""
-    if account.held == len(history):
-        for i in range(account.held - 1):
-            history[i].amount = history[i + 1].amount
-            history[i].category = history[i + 1].category
-            history[i].merchant = history[i + 1].merchant
-        account.held -= 1
-    entry = history[account.held]
-    entry.amount, entry.category, entry.merchant = event.amount, event.category, event.merchant
-    account.held += 1
+def _remember_answer(account: Any, event: Any, out: Any) -> None:
     number = account.count - 1
     account.ids[number % RECENT] = event.id
     answer = account.answers[number % ANSWERS]
-    for i in range(len(out.scores)):
-        answer.scores[i] = out.scores[i]
+    for j in range(len(out.scores)):
+        answer.scores[j] = out.scores[j]
     answer.previous_maximum, answer.maximum = out.previous_maximum, account.top[0]
     answer.decision, answer.regime = out.decision, out.regime
-    account.newest_time = max(account.newest_time, event.time)
 
 
 @njit(cache=True, nogil=True)
@@ -258,25 +227,32 @@ def _find(account: Any, identity: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def _answer_again(model: CompiledModel, account: Any, event: Any, ago: int, out: Any, evidence: Any) -> None:
+def _answer_again(model: CompiledModel, accounts: Accounts, batch: Batch, i: int, ago: int) -> None:
     """A duplicate changes nothing and is answered as it was the first time, as far back as answers are kept."""
+    event, out, background = batch.events[i], batch.outputs[i], batch.backgrounds[i]
+    account, history = accounts.records[event.row], accounts.histories[event.row]
     _summarise(account, out)
     if ago >= ANSWERS:
         out.status = FORGOTTEN
         return
     answer = account.answers[(account.count - 1 - ago) % ANSWERS]
-    out.status = DUPLICATE if out.scores[OUTCOME] == answer.scores[OUTCOME] else DIFFERENT
-    for i in range(len(out.scores)):
-        out.scores[i] = answer.scores[i]
+    out.status = DUPLICATE
+    if ago < account.held:
+        entry = history[account.held - 1 - ago]
+        if (entry.amount, entry.category, entry.merchant) != (event.amount, event.category, event.merchant):
+            out.status = DIFFERENT
+    for j in range(len(out.scores)):
+        out.scores[j] = answer.scores[j]
     out.previous_maximum, out.maximum = answer.previous_maximum, answer.maximum
     out.decision, out.regime = answer.decision, answer.regime
     _rate(model, out)
-    if out.decision == ALERTED and account.evidence.id == event.id:
-        _copy_evidence(account.evidence, evidence)
+    if out.decision == ALERTED and account.background.id == event.id:
+        _copy_background(accounts, batch, i)
     elif out.decision == ALERTED:
-        evidence.reach = 0.0
-        for i in range(REGIMES):
-            evidence.regime_share[i] = 0.0
+        background.id = 0
+        background.reach = 0.0
+        for j in range(REGIMES):
+            background.regime_share[j] = 0.0
 
 
 @njit(cache=True, nogil=True)
@@ -289,17 +265,19 @@ def _summarise(account: Any, out: Any) -> None:
 
 
 @njit(cache=True, nogil=True)
-def _gather_evidence(
+def _gather_background(
     model: CompiledModel, workspace: Workspace, account: Any, event: Any, found: int, local: int
 ) -> None:
-    """The heaviest regimes among the neighbours and both densities over abs(Δz), into the account."""
-    evidence = account.evidence
-    evidence.id = event.id
-    evidence.reach = 0.0
+    """The view, the heaviest regimes among the neighbours and both densities over abs(Δz), into the account."""
+    background = account.background
+    background.id, background.run = event.id, account.run
+    for i in range(VIEW):
+        background.seen[i] = workspace.seen[i]
+    background.reach = background.peak = 0.0
     for i in range(REGIMES):
-        evidence.regime_share[i] = 0.0
+        background.regime_share[i] = 0.0
     for g in range(DENSITY_POINTS):
-        evidence.local_density[g] = evidence.global_density[g] = 0.0
+        background.local_density[g] = background.global_density[g] = 0
     if found == 0:
         return
     shares = np.zeros(len(model.library.log_prior))
@@ -310,33 +288,43 @@ def _gather_evidence(
         reach = max(reach, model.library.y[row])
     for i in range(min(REGIMES, len(shares))):
         group = np.argmax(shares)
-        evidence.regime_share[i] = shares[group]
-        evidence.regime_category[i] = model.library.category[group]
-        evidence.regime_merchant[i] = model.library.merchant[group]
+        background.regime_share[i] = shares[group]
+        background.regime_category[i] = model.library.category[group]
+        background.regime_merchant[i] = model.library.merchant[group]
         shares[group] = -1.0
-    evidence.reach = reach
+    background.reach = reach
     sigma = model.change_law.sigma_y
     norm = 1.0 / (sigma * np.sqrt(2.0 * np.pi))
+    densities = np.zeros((2, DENSITY_POINTS))
     for g in range(DENSITY_POINTS):
         at = reach * g / (DENSITY_POINTS - 1)
-        density = 0.0
         for i in range(local):
-            density += workspace.local.weights[i] * norm * np.exp(-0.5 * ((at - workspace.local.y[i]) / sigma) ** 2)
-        evidence.local_density[g] = density
-        density = 0.0
+            densities[0, g] += (
+                workspace.local.weights[i] * norm * np.exp(-0.5 * ((at - workspace.local.y[i]) / sigma) ** 2)
+            )
         for j in range(found):
             y = model.library.y[workspace.scratch.rows[j]]
-            density += workspace.scratch.log_weights[j] * norm * np.exp(-0.5 * ((at - y) / sigma) ** 2)
-        evidence.global_density[g] = density
+            densities[1, g] += workspace.scratch.log_weights[j] * norm * np.exp(-0.5 * ((at - y) / sigma) ** 2)
+    background.peak = densities.max()
+    if background.peak > 0.0:
+        for g in range(DENSITY_POINTS):
+            background.local_density[g] = int(np.rint(255.0 * densities[0, g] / background.peak))
+            background.global_density[g] = int(np.rint(255.0 * densities[1, g] / background.peak))
 
 
 @njit(cache=True, nogil=True)
-def _copy_evidence(source: Any, target: Any) -> None:
-    target.id, target.reach = source.id, source.reach
-    for i in range(REGIMES):
-        target.regime_share[i] = source.regime_share[i]
-        target.regime_category[i] = source.regime_category[i]
-        target.regime_merchant[i] = source.regime_merchant[i]
+def _copy_background(accounts: Accounts, batch: Batch, i: int) -> None:
+    row = batch.events[i].row
+    source, target = accounts.records[row].background, batch.backgrounds[i]
+    target.id, target.run, target.reach, target.peak = source.id, source.run, source.reach, source.peak
+    for j in range(VIEW):
+        target.seen[j] = source.seen[j]
+    for j in range(batch.names.shape[1]):
+        batch.views[i, j] = accounts.views[row, j]
+    for j in range(REGIMES):
+        target.regime_share[j] = source.regime_share[j]
+        target.regime_category[j] = source.regime_category[j]
+        target.regime_merchant[j] = source.regime_merchant[j]
     for g in range(DENSITY_POINTS):
         target.local_density[g] = source.local_density[g]
         target.global_density[g] = source.global_density[g]

@@ -194,9 +194,8 @@ def unsound(transaction: object) -> str | None:
         and t.account[0] != "\0"
         and t.merchant
         and t.id
-        and not t.fields
     ):
-        return None
+        return _unsound_fields(t.fields) if t.fields else None
     for name in ("account", "merchant", "category", "id"):
         text = getattr(transaction, name)
         if not isinstance(text, str) or not (text or name == "category"):
@@ -209,14 +208,42 @@ def unsound(transaction: object) -> str | None:
         plain = isinstance(number, int | float) or (isinstance(number, Real) and hasattr(number, "dtype"))
         if not plain or not lowest <= number <= MAX_NUMBER:
             return f"{name}: expected a number from {lowest:g} to 2**53, got {_shown(number)}"
-    if not isinstance(t.fields, Mapping):
-        return f"fields: expected values by name, got {_shown(t.fields)}"
-    for name, value in t.fields.items():
+    return _unsound_fields(t.fields)
+
+
+def _unsound_fields(values: object) -> str | None:
+    if not isinstance(values, Mapping):
+        return f"fields: expected values by name, got {_shown(values)}"
+    for name, value in values.items():
         if value is None or isinstance(value, str):
             continue
         if not isinstance(value, int | float) or not -MAX_NUMBER <= value <= MAX_NUMBER:
             return f"{_shown(name)}: expected text, a number within 2**53 or None, got {_shown(value)}"
     return None
+
+
+def misfit(transaction: Transaction, declared: Sequence[Field]) -> str | None:
+    """Which declared field of a sound transaction has a value of the wrong kind."""
+    values = transaction.fields
+    for f in declared:
+        value = values.get(f.name)
+        if value is None or (value == "" and f.kind == "number"):
+            continue
+        if isinstance(value, str) != (f.kind == "category"):
+            wanted = "text" if f.kind == "category" else "a number"
+            return f"{f.name}: expected {wanted}, since it is a {f.kind}, got {_shown(value)}"
+    return None
+
+
+def category_value(transaction: Transaction, name: str) -> str:
+    """The value of a declared category; empty where it is missing."""
+    return transaction.fields.get(name) or ""  # type: ignore[return-value]  # of the right kind, see misfit
+
+
+def number_value(transaction: Transaction, name: str) -> float:
+    """The value of a declared number; NaN where it is missing."""
+    value = transaction.fields.get(name)
+    return math.nan if value is None or value == "" else float(value)
 
 
 def identity(text: str) -> int:

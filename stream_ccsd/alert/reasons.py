@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from stream_ccsd.account import REGIMES
-from stream_ccsd.library.laws import shares
+from stream_ccsd.alert.sentences import ANYONE, explain_evidence, one_in, takeover_sentence
+from stream_ccsd.batch import Batch
 from stream_ccsd.library.model import Model
 from stream_ccsd.library.windows import CATEGORY_CHANGED, MERCHANT_CHANGED
-from stream_ccsd.scores import COMPILED, HABIT, OUTCOME, scores
+from stream_ccsd.scores import COMPILED, EVIDENCE, FUSED
+from stream_ccsd.scores import scores as all_scores
 from stream_ccsd.transaction import Transaction
 
 
@@ -52,11 +54,16 @@ class Alert:
     transaction: str
     time: float
     when: str | None  # that time as a date in ISO 8601, where the model's calendar knows it
+    amount: float
+    category: str
+    merchant: str
+    fields: dict[str, str | float | None]  # declared ones
     score_name: str
+    raised_by: str  # the score behind it: of those that join, the rarest
     score: float  # rarity of the score, -log(tail rate), in nats
     threshold: float
     tail_rate: float
-    calibrated_on: int  # held-out normal transactions behind the tail rate; rarer than 1 in that many is extrapolated
+    calibrated_on: int  # left-out normal transactions behind the tail rate; rarer than 1 in that many is extrapolated
     previous_maximum: float | None
     model: str
     scores: dict[str, float | None]
@@ -71,33 +78,31 @@ class Alert:
         return asdict(self)
 
     @property
+    def best_reason(self) -> Reason:
+        """The weightiest of the score that raised it."""
+        of_takeover = [reason for reason in self.reasons if reason.text.endswith(ANYONE)]
+        others = [reason for reason in self.reasons if reason not in of_takeover]
+        return (of_takeover if self.raised_by == "takeover" and of_takeover else others or self.reasons)[0]
+
+    @property
+    def expected_loss(self) -> float:
+        """To rank alerts by, in nats: what speaks for fraud, and how much money is at stake."""
+        return (self.scores["evidence"] or 0.0) + math.log1p(self.amount)
+
+    @property
     def headline(self) -> str:
         """The alert in one line."""
-        best = max(self.reasons, key=lambda r: r.nats)
+        best = self.best_reason
         extrapolated = self.tail_rate * self.calibrated_on < 1
         rate = f"fewer than 1 in {self.calibrated_on:,}" if extrapolated else f"1 in {one_in(self.tail_rate)}"
         return f"{self.account}: {rate} normal transactions score this high; {best.text}"
 
 
-def one_in(rate: float) -> str:
-    """``1 / rate`` for people.
-
-    >>> one_in(1e-3), one_in(0.25), one_in(3e-13)
-    ('1,000', '4', '3.3e+12')
-    """
-    count = 1.0 / max(rate, 1e-300)
-    return f"{count:,.0f}" if count < 1e9 else f"{count:.1e}"
-
-
 def make_alert(
-    model: Model,
-    transaction: Transaction,
-    out: Any,
-    evidence: Any,
-    scores: dict[str, float | None],
-    threshold: float,
+    model: Model, transaction: Transaction, batch: Batch, i: int, scores: dict[str, float | None], threshold: float
 ) -> Alert:
-    """The alert of a transaction from its compiled output record and all its scores by name."""
+    """The alert of a transaction from its row of what compiled code said, and all its scores by name."""
+    out, background = batch.outputs[i], batch.backgrounds[i]
     previous = float(out["previous_maximum"])
     regime = int(out["regime"])
     return Alert(
@@ -108,110 +113,70 @@ def make_alert(
         transaction=transaction.id,
         time=transaction.time,
         when=model.calendar.iso(transaction.time),
+        amount=transaction.amount,
+        category=transaction.category,
+        merchant=transaction.merchant,
+        fields={name: transaction.fields.get(name) for name in (f.name for f in model.settings.declared)},
         score_name=model.settings.alert_on,
+        raised_by=_raised_by(model, out),
         score=float(out["score"]),
         threshold=threshold,
         tail_rate=math.exp(-float(out["score"])),
-        calibrated_on=int(model.facts.get("held_out_transactions", 0)),
+        calibrated_on=int(model.facts.get("transactions", 0)),
         previous_maximum=previous if math.isfinite(previous) else None,
         model=model.version,
         scores=scores,
         category_changed=bool(regime & CATEGORY_CHANGED) if regime >= 0 else None,
         merchant_changed=bool(regime & MERCHANT_CHANGED) if regime >= 0 else None,
-        reasons=_reasons(model, transaction, out),
-        neighbours=_neighbours(model, evidence),
-        densities=_densities(evidence),
+        reasons=_reasons(model, transaction, batch, i, scores),
+        neighbours=_neighbours(model, background),
+        densities=_densities(background),
     )
 
 
-def _reasons(model: Model, transaction: Transaction, out: Any) -> list[Reason]:
+def _raised_by(model: Model, out: Any) -> str:
+    """The score that is rarest, given its share of the budget."""
+    if model.settings.alert_on != FUSED:
+        return model.settings.alert_on
+    standing = [
+        rarity - offset if score.joins_alert else -math.inf
+        for score, rarity, offset in zip(COMPILED, out["rarities"].tolist(), model.budget_offsets(), strict=True)
+    ]
+    return COMPILED[int(np.argmax(standing))].name
+
+
+def _reasons(
+    model: Model, transaction: Transaction, batch: Batch, i: int, scores: dict[str, float | None]
+) -> list[Reason]:
     """What each score has to say, the weightiest first."""
-    said = [part for score in COMPILED for part in _EXPLAINED.get(score.name, _nothing)(model, transaction, out)]
-    said += [part for score in scores() if score.explain for part in score.explain(model, transaction, out)]
+    said = explain_evidence(model, transaction, batch, i)
+    if not said:
+        said = [(float(batch.outputs[i]["scores"][EVIDENCE]), "raised before: its reasons were given the first time")]
+    run, takeover = int(batch.backgrounds[i]["run"]), scores["takeover"]
+    if takeover and run and batch.backgrounds[i]["id"]:
+        said.append((takeover, takeover_sentence(run)))
+    said += [
+        part for score in all_scores() if score.explain for part in score.explain(model, transaction, batch.outputs[i])
+    ]
     return sorted((Reason(nats, text) for nats, text in said), key=lambda r: -r.nats)
 
 
-def _nothing(model: Model, transaction: Transaction, out: Any) -> list[tuple[float, str]]:
-    return []
-
-
-def _explain_outcome(model: Model, transaction: Transaction, out: Any) -> list[tuple[float, str]]:
-    """The parts of the outcome score, which add up to it."""
-    parts = {name: float(out[f"{name}_part"]) for name in ("merchant", "category", "amount", "constant")}
-    share = shares(model.laws, model.codes(transaction.category), model.codes(transaction.merchant))
-    merchant, category = repr(transaction.merchant), transaction.category
-    # A merchant rarer than the kernel's allowance for mismatches says little: its category stands in for it.
-    rare = share.merchant < model.laws.mismatch
-    where = _within(category, share.category)
-    if share.category_at_merchant and not rare:
-        where = f"at {merchant}"
-    texts = {
-        "merchant": f"merchant {merchant} {_sees(share.merchant)}",
-        "category": _category(category, share.category if rare else share.category_at_merchant)
-        + ("" if rare else f" at {merchant}"),
-        "amount": f"amount {transaction.amount:,.2f} is {_distance(parts['amount'])} what is paid {where}",
-        "constant": "how concentrated normal behaviour is as a whole: the same for every transaction",
-    }
-    return [(nats, texts[name]) for name, nats in parts.items()]
-
-
-def _explain_habit(model: Model, transaction: Transaction, out: Any) -> list[tuple[float, str]]:
-    """How much more the account's habits say."""
-    more = float(out["scores"][HABIT] - out["scores"][OUTCOME])
-    return [(more, f"{math.exp(more):,.1f} times less likely for this account than for others")] if more > 0.5 else []
-
-
-_EXPLAINED = {"outcome": _explain_outcome, "habit": _explain_habit}
-
-
-def _sees(share: float) -> str:
-    return f"sees {_part(share)} normal transactions" if share else "never occurs in normal transactions"
-
-
-def _category(category: str, share: float) -> str:
-    """How usual the category is; a stream need not have any."""
-    if category:
-        return f"category {category!r} {_sees(share)}"
-    if not share:
-        return "no category is named, as never in normal transactions"
-    return f"no category is named, as in {_part(share)} normal transactions"
-
-
-def _within(category: str, share: float) -> str:
-    """Where amounts are compared with those of the category, as part of a sentence."""
-    if not share:
-        return "elsewhere"
-    if category:
-        return f"in {category!r}"
-    return "in normal transactions" if share == 1 else "where no category is named"
-
-
-def _part(share: float) -> str:
-    if share == 1:
-        return "all"
-    return f"{share:.0%} of" if share >= 0.1 else f"1 in {one_in(share)}"
-
-
-def _distance(nats: float) -> str:
-    if nats < 2.5:
-        return "close to"
-    return "unlike" if nats < 6 else "far from"
-
-
-def _neighbours(model: Model, evidence: Any) -> list[Regime]:
+def _neighbours(model: Model, background: Any) -> list[Regime]:
     return [
         Regime(
-            model.name(evidence["regime_category"][i]),
-            model.name(evidence["regime_merchant"][i]),
-            float(evidence["regime_share"][i]),
+            model.name(background["regime_category"][i]),
+            model.name(background["regime_merchant"][i]),
+            float(background["regime_share"][i]),
         )
         for i in range(REGIMES)
-        if evidence["regime_share"][i] > 0
+        if background["regime_share"][i] > 0
     ]
 
 
-def _densities(evidence: Any) -> Densities:
-    if not evidence["reach"] > 0:
+def _densities(background: Any) -> Densities:
+    if not background["reach"] > 0:
         return Densities([], [], [])
-    axis = np.linspace(0.0, float(evidence["reach"]), len(evidence["local_density"]))
-    return Densities(axis.tolist(), evidence["local_density"].tolist(), evidence["global_density"].tolist())
+    axis = np.linspace(0.0, float(background["reach"]), len(background["local_density"]))
+    unit = float(background["peak"]) / 255.0
+    own, normal = ((unit * background[name].astype(float)).tolist() for name in ("local_density", "global_density"))
+    return Densities(axis.tolist(), own, normal)

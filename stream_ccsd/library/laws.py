@@ -1,9 +1,9 @@
 """What normal accounts do, field by field: the laws that evidence compares with.
 
-Numbers (log amounts, log gaps, declared numbers) live in cells of an axis; a law is the weight in each cell, smoothed by
-a Gaussian whose values at whole distances are a table. Names (category, merchant, declared categories) are shares, hours
-and weekdays are densities, counts are shares by how often the account usually pays. A law of few observations leans on
-the wider one behind it (merchant on category on everything), by strengths chosen when it is fitted (``learning``).
+Numbers (log amounts, log gaps, declared numbers) live in cells of an axis; a law is the weight in each cell, smoothed
+by a Gaussian whose values at whole distances are a table. Names (category, merchant, declared categories) are shares,
+hours and weekdays are densities, counts are shares by how often the account usually pays. A law of few observations
+leans on the wider one behind it (merchant on category on everything), by strengths chosen at the fit (``learning``).
 """
 
 from __future__ import annotations
@@ -117,6 +117,13 @@ def find(keys: AnyArray, low: int, high: int, wanted: Any) -> int:
     """Place of a key among rising ones; -1 if it is not there."""
     place = first_from(keys, low, high, wanted)
     return place if place < high and keys[place] == wanted else -1
+
+
+@njit(cache=True, nogil=True)
+def residual(laws: Laws, amount: float, category: int) -> float:
+    """How far a log amount lies from the center of its category."""
+    place = find(laws.categories, 0, len(laws.categories), np.uint64(category))
+    return np.log1p(amount) - laws.center[place]  # the last center is for categories never seen
 
 
 @njit(cache=True, nogil=True)

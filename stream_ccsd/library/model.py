@@ -28,12 +28,12 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.index import Index
 from stream_ccsd.library.laws import Laws
 from stream_ccsd.library.tails import Tail
-from stream_ccsd.numeric import AnyArray, read_only
-from stream_ccsd.scores import COMPILED, FUSED
+from stream_ccsd.numeric import AnyArray, FloatArray, read_only
+from stream_ccsd.scores import COMPILED, EVIDENCE, FUSED, TAKEOVER
 from stream_ccsd.settings import Settings, SettingsError
 
 FORMAT = "stream-ccsd model"
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 _Part = TypeVar("_Part")
 _FILES = ("windows.arrow", "laws.arrow", "names.arrow", "accounts.arrow")
 # How long a model is good for, unless settings say otherwise: in days, or in times the span of its transactions.
@@ -53,7 +53,7 @@ class Model:
     laws: Laws
     tails: dict[str, Tail]
     sigma_y: float
-    habit_strength: float
+    takeover_share: float  # of the alert budget
     threshold: float
     fingerprint: str
     facts: dict[str, Any] = field(default_factory=dict)
@@ -71,6 +71,14 @@ class Model:
     def codes(self) -> Codes:
         """Categories and merchants as the model's arrays hold them."""
         return Codes(self.names)
+
+    def budget_offsets(self) -> FloatArray:
+        """Of each score, -log of its share of the alert budget, where alerts are on the rarest of several."""
+        offsets = np.zeros(len(COMPILED))
+        if self.settings.alert_on == FUSED:
+            for place, share in ((EVIDENCE, 1.0 - self.takeover_share), (TAKEOVER, self.takeover_share)):
+                offsets[place] = -math.log(max(share, 1e-300))
+        return offsets
 
     @property
     def latest_time(self) -> float:
@@ -141,7 +149,7 @@ class Model:
                 laws=_from_table(Laws, tables["laws.arrow"], description["laws"]),
                 tails=_tails(description["tails"]),
                 sigma_y=description["sigma_y"],
-                habit_strength=description["habit_strength"],
+                takeover_share=description["takeover_share"],
                 threshold=description["threshold"],
                 fingerprint=description["fingerprint"],
                 facts=description["facts"],
@@ -167,7 +175,7 @@ class Model:
             "settings": self.settings.to_dict(),
             "sigma_x": self.index.sigma_x,
             "sigma_y": self.sigma_y,
-            "habit_strength": self.habit_strength,
+            "takeover_share": self.takeover_share,
             "threshold": self.threshold,
             "facts": self.facts,
             "calendar": self.calendar.to_dict(),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -25,6 +25,8 @@ class AccountHistory:
     amounts: FloatArray
     categories: AnyArray  # 32-bit codes
     merchants: AnyArray
+    names: AnyArray = field(default_factory=lambda: np.empty((0, 0), np.uint32))  # (declared categories, transactions)
+    numbers: FloatArray = field(default_factory=lambda: np.empty((0, 0)))  # (declared numbers, transactions)
 
 
 @dataclass(frozen=True, eq=False)

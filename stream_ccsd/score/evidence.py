@@ -19,6 +19,21 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from stream_ccsd.account import (
+    AT_HOUR,
+    AT_PLACE,
+    GAP,
+    HOUR,
+    HOUR_WEIGHT,
+    IN_DAY,
+    IN_HOUR,
+    OWN_WEIGHT,
+    RATE,
+    USUAL,
+    USUAL_WEIGHT,
+    VIEW,
+    WEEKDAY,
+)
 from stream_ccsd.fields import Field
 from stream_ccsd.library.laws import (
     CELL,
@@ -38,30 +53,25 @@ from stream_ccsd.library.laws import (
     usual_density,
 )
 from stream_ccsd.numeric import AnyArray, FloatArray
-from stream_ccsd.score.habits import (
-    AT_HOUR,
-    AT_PLACE,
-    GAP,
-    HOUR,
-    HOUR_WEIGHT,
-    IN_DAY,
-    IN_HOUR,
-    PLACE_WEIGHT,
-    RATE,
-    USUAL,
-    USUAL_WEIGHT,
-    VIEW,
-    WEEKDAY,
-)
 
 TERMS = (
     *("amount", "amount_own", "category", "merchant", "place_own"),
     *("hour", "hour_own", "weekday", "gap", "count_hour", "count_day"),
 )
 """Names of the terms that every transaction has; those of declared fields follow."""
-AMOUNT, AMOUNT_OWN, CATEGORY, MERCHANT, PLACE_OWN, HOUR_TERM, HOUR_OWN, WEEKDAY_TERM, GAP_TERM, HOUR_COUNT, DAY_COUNT = range(
-    len(TERMS)
-)
+(
+    AMOUNT,
+    AMOUNT_OWN,
+    CATEGORY,
+    MERCHANT,
+    PLACE_OWN,
+    HOUR_TERM,
+    HOUR_OWN,
+    WEEKDAY_TERM,
+    GAP_TERM,
+    HOUR_COUNT,
+    DAY_COUNT,
+) = range(len(TERMS))
 OWN = "_own"
 """What a term's name ends in that compares with the account itself."""
 
@@ -74,13 +84,6 @@ def term_names(fields: tuple[Field, ...]) -> tuple[str, ...]:
     """All terms of models with these declared fields: categories have two each, numbers one."""
     names = [text for f in fields if f.kind == "category" for text in (f.name, f.name + OWN)]
     return (*TERMS, *names, *(f.name for f in fields if f.kind == "number"))
-
-
-@njit(cache=True, nogil=True)
-def residual(laws: Laws, amount: float, category: int) -> float:
-    """How far a log amount lies from the center of its category."""
-    place = find(laws.categories, 0, len(laws.categories), np.uint64(category))
-    return np.log1p(amount) - laws.center[place]  # the last center is for categories never seen
 
 
 @njit(cache=True, nogil=True)
@@ -98,7 +101,7 @@ def evidence_terms(
             terms[place + 1] = 0.0
         else:
             terms[place] = _departs(laws, np.log(equal / share))
-            other = _apart(view[VIEW + i], view[PLACE_WEIGHT], laws.name_own[i], share)
+            other = _apart(view[VIEW + i], view[OWN_WEIGHT], laws.name_own[i], share)
             terms[place + 1] = _departs(laws, other)
             own += other * laws.tells[place + 1]
         place += 2
@@ -134,7 +137,7 @@ def _money_and_place(laws: Laws, event: Any, view: FloatArray, terms: FloatArray
     in_category, at_merchant = place_shares(laws, category, pair)
     terms[CATEGORY] = -np.log(in_category * (known + 1))
     terms[MERCHANT] = -np.log(at_merchant * (len(laws.pairs) + 1) / (known + 1))
-    other_place = _apart(view[AT_PLACE], view[PLACE_WEIGHT], laws.own_place_strength, in_category * at_merchant)
+    other_place = _apart(view[AT_PLACE], view[OWN_WEIGHT], laws.own_place_strength, in_category * at_merchant)
     terms[PLACE_OWN] = _departs(laws, other_place)
     return other_amount * laws.tells[AMOUNT_OWN] + other_place * laws.tells[PLACE_OWN]
 
@@ -179,3 +182,20 @@ def _departs(laws: Laws, ratio: float) -> float:
     if ratio > 30.0:
         return np.log(p) + ratio
     return np.log(1.0 - p + p * np.exp(ratio))
+
+
+@njit(cache=True, nogil=True)
+def evidence_of(
+    laws: Laws,
+    events: AnyArray,
+    names: AnyArray,
+    numbers: FloatArray,
+    views: FloatArray,
+    missing: Any,
+    terms: FloatArray,
+) -> FloatArray:
+    """Evidence of many transactions whose views are known; ``terms`` has a row each."""
+    out = np.empty(len(events))
+    for i in range(len(events)):
+        out[i], _ = evidence_terms(laws, events[i], names[i], numbers[i], views[i], missing, terms[i])
+    return out

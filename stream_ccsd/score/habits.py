@@ -1,7 +1,7 @@
 """What an account's past says about its newest transaction: its usual amounts, places, hours, gaps and values.
 
-A ``view`` is that as numbers: looked up before the transaction is entered, so that nothing is compared with itself. Scores,
-reasons and fits read the same view.
+A ``view`` is that as numbers (``account``): looked up before the transaction is entered, so that nothing is compared
+with itself. Scores, reasons and fits read the same view.
 """
 
 from __future__ import annotations
@@ -11,18 +11,28 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from stream_ccsd.account import GAPS, HOURS, VIEW
-from stream_ccsd.library.laws import COUNTS, RATES, Laws, gap_position
+from stream_ccsd.account import (
+    AT_HOUR,
+    AT_PLACE,
+    GAP,
+    GAPS,
+    HOUR,
+    HOUR_WEIGHT,
+    HOURS,
+    IN_DAY,
+    IN_HOUR,
+    NAMED,
+    OWN_WEIGHT,
+    RATE,
+    USUAL,
+    USUAL_WEIGHT,
+    VIEW,
+    WEEKDAY,
+)
+from stream_ccsd.library.laws import COUNTS, RATES, Laws, gap_position, residual
+from stream_ccsd.library.windows import enter_amount
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.settings import Settings
-
-# Places in a view; behind them, for each declared category, the weight of earlier transactions with the same value.
-USUAL, USUAL_WEIGHT = 0, 1  # the account's usual distance from the center of amounts, and what that is worth
-AT_PLACE, PLACE_WEIGHT = 2, 3  # weight of earlier transactions at the same place, and of all
-HOUR, WEEKDAY = 4, 5  # hours since midnight and days since Monday, NaN where time has no unit
-AT_HOUR, HOUR_WEIGHT = 6, 7  # the account's own density at that hour, and what it is worth
-GAP, RATE = 8, 9  # since the account's newest transaction, NaN for its first; class of its usual gap
-IN_HOUR, IN_DAY = 10, 11  # earlier transactions within an hour and a day
 
 # Gaps that a usual one is worth at least, before an account belongs to a class.
 _SETTLED = 3.0
@@ -30,27 +40,33 @@ _SETTLED = 3.0
 
 def decay_by_lag(settings: Settings) -> FloatArray:
     """What an account's earlier transactions still count for, by lag; 1 at lag 0."""
-    decay: FloatArray = 0.5 ** (np.arange(settings.window + settings.local_history) / settings.half_life)
+    decay: FloatArray = 0.5 ** (np.arange(NAMED + 1) / settings.half_life)
     return decay
 
 
 @njit(cache=True, nogil=True)
 def look_back(
-    laws: Laws, decay: FloatArray, account: Any, history: AnyArray, named: AnyArray, event: Any, names: AnyArray,
+    laws: Laws,
+    decay: FloatArray,
+    account: Any,
+    history: AnyArray,
+    named: AnyArray,
+    event: Any,
+    names: AnyArray,
     view: FloatArray,
 ) -> None:
     """Fill a view for an event that is not entered yet. ``named`` and ``names`` are codes of declared categories."""
     view[USUAL_WEIGHT] = account.usual_weight
     view[USUAL] = account.usual_sum / account.usual_weight if account.usual_weight > 0.0 else 0.0
     held = account.held
+    kept = min(held, NAMED)
     same = weight = 0.0
-    for lag in range(1, held + 1):
+    for lag in range(1, kept + 1):
         entry = history[held - lag]
         weight += decay[lag]
         if entry.merchant == event.merchant and entry.category == event.category:
             same += decay[lag]
-    view[AT_PLACE], view[PLACE_WEIGHT] = same, weight
-    kept = min(held, named.shape[1])
+    view[AT_PLACE], view[OWN_WEIGHT] = same, weight
     for i in range(len(names)):
         same = 0.0
         for lag in range(1, kept + 1):
@@ -114,3 +130,46 @@ def take_in(laws: Laws, decay: FloatArray, account: Any, residual: float, view: 
         for i in range(HOURS):
             account.hours[i] *= decay[1]
         account.hours[int(view[HOUR])] += 1.0
+
+
+@njit(cache=True, nogil=True)
+def remember(account: Any, history: AnyArray, named: AnyArray, event: Any, names: AnyArray) -> None:
+    """Append a transaction to the history, dropping the oldest where there is no room."""
+    room = named.shape[1]
+    for f in range(len(names)):
+        if account.held >= room:
+            for j in range(room - 1):
+                named[f, j] = named[f, j + 1]
+        named[f, min(account.held, room - 1)] = names[f]
+    if account.held == len(history):
+        for j in range(account.held - 1):
+            history[j].amount = history[j + 1].amount
+            history[j].category = history[j + 1].category
+            history[j].merchant = history[j + 1].merchant
+        account.held -= 1
+    entry = history[account.held]
+    entry.amount, entry.category, entry.merchant = event.amount, event.category, event.merchant
+    account.held += 1
+    account.newest_time = max(account.newest_time, event.time)
+
+
+@njit(cache=True, nogil=True)
+def views_of(
+    laws: Laws,
+    decay: FloatArray,
+    account: Any,
+    history: AnyArray,
+    named: AnyArray,
+    events: AnyArray,
+    names: AnyArray,
+    views: FloatArray,
+) -> None:
+    """Views of a whole history, one after the other, for a fit; account and history are those of a new one."""
+    for i in range(len(events)):
+        event = events[i]
+        look_back(laws, decay, account, history, named, event, names[i], views[i])
+        account.count, account.mean, account.squares = enter_amount(
+            account.count, account.mean, account.squares, event.amount
+        )
+        take_in(laws, decay, account, residual(laws, event.amount, event.category), views[i])
+        remember(account, history, named, event, names[i])

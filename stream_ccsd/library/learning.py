@@ -1,0 +1,368 @@
+"""How smooth each law has to be: chosen by the likelihood of accounts that were left out.
+
+Accounts are dealt into folds. What a law says of a transaction without its own fold is the law of everything less that
+of the fold, so every choice is judged on accounts that the law has not seen, and no law is built anew for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+
+from stream_ccsd.account import (
+    AT_HOUR,
+    AT_PLACE,
+    HOUR,
+    HOUR_WEIGHT,
+    IN_DAY,
+    IN_HOUR,
+    OWN_WEIGHT,
+    RATE,
+    USUAL_WEIGHT,
+    VIEW,
+    WEEKDAY,
+)
+from stream_ccsd.library.building import (
+    Axes,
+    Choices,
+    KernelLaw,
+    Observations,
+    count_shares,
+    gap_cells,
+    hour_density,
+    innovations,
+    kernel_law,
+    number_cells,
+    quarter,
+)
+from stream_ccsd.library.laws import CELL, COUNTS, RATES, kernel_sum
+from stream_ccsd.numeric import FloatArray, IntArray
+from stream_ccsd.settings import Settings
+
+# What is tried: bandwidths on axes of logarithms, in hours, and strengths in transactions.
+_SIGMAS = (0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3)
+_HOUR_SIGMAS = (0.25, 0.5, 1.0, 2.0)
+_STRENGTHS = tuple(10.0 ** np.arange(-1, 7))
+_OWN_STRENGTHS = tuple(2.0 ** np.arange(-1, 15))
+_USUAL_SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+_USUAL_STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)
+# Transactions that choices are judged on; more of them decide nothing else.
+_JUDGES = 40_000
+
+
+@njit(cache=True, nogil=True)
+def _sums(
+    start: IntArray, cells: IntArray, weight: FloatArray, kernel: FloatArray, law: IntArray, cell: IntArray
+) -> FloatArray:
+    out = np.empty(len(law))
+    for i in range(len(law)):
+        out[i] = kernel_sum(cells, weight, start[law[i]], start[law[i] + 1], kernel, cell[i])
+    return out
+
+
+class _Without(NamedTuple):
+    """Laws of everything and of each fold on one axis: together, what is known without a transaction's own fold."""
+
+    whole: KernelLaw
+    part: KernelLaw
+    folds: int
+
+    @classmethod
+    def of(cls, law: IntArray, cell: IntArray, weight: FloatArray, fold: IntArray, laws: int, sigma: float) -> _Without:
+        folds = int(fold.max()) + 1
+        whole = kernel_law(law, cell, weight, laws, sigma)
+        return cls(whole, kernel_law(law * folds + fold, cell, weight, laws * folds, sigma), folds)
+
+    def at(self, law: IntArray, cell: IntArray, fold: IntArray) -> tuple[FloatArray, FloatArray]:
+        """Sum of Gaussians and mass of the laws without the folds."""
+        own = law * self.folds + fold
+        sums = _sums(*_lookup(self.whole), law, cell) - _sums(*_lookup(self.part), own, cell)
+        return np.maximum(sums, 0.0), np.maximum(self.whole.mass[law] - self.part.mass[own], 0.0)
+
+
+def _lookup(law: KernelLaw) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
+    return law.start, law.cells, law.weight, law.kernel
+
+
+def _mass_without(law: IntArray, weight: FloatArray, fold: IntArray, laws: int) -> FloatArray:
+    """(folds, laws): the weight of each law without each fold."""
+    folds = int(fold.max()) + 1
+    part = np.bincount(fold * laws + law, weight, folds * laws).reshape(folds, laws)
+    return np.maximum(part.sum(axis=0) - part, 0.0)
+
+
+def _leant(inside: FloatArray, mass: FloatArray, strength: float, behind: FloatArray) -> FloatArray:
+    """A law that leans on the one behind it."""
+    return (inside + strength * behind) / (mass + strength)
+
+
+class _Judge:
+    """The transactions that choices are judged on, and how: the mean log likelihood, by weight."""
+
+    def __init__(self, seen: Observations, weight: FloatArray, seed: int) -> None:
+        n = len(seen.cell)
+        rows = np.arange(n)
+        if n > _JUDGES:
+            rows = np.sort(np.random.default_rng(seed).choice(n, _JUDGES, replace=False))
+        self.rows, self.weight = rows, weight[rows] / weight[rows].sum()
+        self.fold = seen.fold[rows]
+
+    def mean(self, values: FloatArray) -> float:
+        return float(np.sum(self.weight * values))
+
+    def best(self, tried: Sequence[float], likelihood: Callable[[float], FloatArray]) -> tuple[float, float]:
+        """The value under which they are most likely, and how likely in nats each."""
+        nats = [self.mean(np.log(likelihood(value))) for value in tried]
+        best = int(np.argmax(nats))
+        return float(tried[best]), nats[best]
+
+
+def choose(seen: Observations, weight: FloatArray, settings: Settings, axes: Axes) -> Choices:
+    """Every bandwidth and strength that the settings leave open; ``weight`` is what each transaction counts for."""
+    judge = _Judge(seen, weight, settings.seed)
+    chosen = _choose_amounts(seen, weight, settings, judge)
+    normal = _amounts_without(seen, weight, chosen, settings, judge)
+    gains: dict[str, float] = {}
+    chosen = _choose_usual(seen, weight, settings, judge, axes, normal, chosen, gains)
+    chosen = _choose_place(seen, weight, settings, judge, chosen, gains)
+    chosen = _choose_clock(seen, weight, settings, judge, chosen, gains)
+    chosen = _choose_pace(seen, weight, settings, judge, axes, chosen, gains)
+    chosen = _choose_names(seen, weight, judge, chosen, gains)
+    chosen = _choose_numbers(seen, weight, settings, judge, axes, chosen, gains)
+    return replace(chosen, gains=gains)
+
+
+def _tried(given: float | None, values: Sequence[float]) -> Sequence[float]:
+    return values if given is None else (given,)
+
+
+def _amount_parts(
+    seen: Observations, weight: FloatArray, sigma: float, judge: _Judge
+) -> tuple[tuple[FloatArray, FloatArray], ...]:
+    """Sums and masses of everything, the category and the pair, without each transaction's fold."""
+    rows, everything = judge.rows, np.zeros_like(seen.cell)
+    parts = []
+    for law, laws in ((everything, 1), (seen.category, len(seen.categories)), (seen.pair, len(seen.pairs))):
+        without = _Without.of(law, seen.cell, weight, seen.fold, laws, sigma)
+        parts.append(without.at(law[rows], seen.cell[rows], judge.fold))
+    return tuple(parts)
+
+
+def _choose_amounts(seen: Observations, weight: FloatArray, settings: Settings, judge: _Judge) -> Choices:
+    best, chosen = -np.inf, (0.1, 1.0, 1.0)
+    for sigma in _tried(settings.sigma_u, _SIGMAS):
+        (every, total), (inside, mass), (at_pair, pair_mass) = _amount_parts(seen, weight, sigma, judge)
+        behind = every / np.maximum(total, 1e-9) + settings.evidence_floor
+        for category_strength in _tried(settings.category_strength, _STRENGTHS):
+            in_category = _leant(inside, mass, category_strength, behind)
+            strength, nats = judge.best(
+                _tried(settings.merchant_strength, _STRENGTHS),
+                partial(_leant, at_pair, pair_mass, behind=in_category),
+            )
+            if nats > best:
+                best, chosen = nats, (float(sigma), float(category_strength), strength)
+    return Choices(*chosen, place_strength=1.0)
+
+
+def _amounts_without(
+    seen: Observations, weight: FloatArray, chosen: Choices, settings: Settings, judge: _Judge
+) -> FloatArray:
+    (every, total), (inside, mass), (at_pair, pair_mass) = _amount_parts(seen, weight, chosen.sigma_u, judge)
+    behind = every / np.maximum(total, 1e-9) + settings.evidence_floor
+    in_category = _leant(inside, mass, chosen.category_strength, behind)
+    return _leant(at_pair, pair_mass, chosen.merchant_strength, in_category)
+
+
+def _choose_usual(
+    seen: Observations,
+    weight: FloatArray,
+    settings: Settings,
+    judge: _Judge,
+    axes: Axes,
+    normal: FloatArray,
+    chosen: Choices,
+    gains: dict[str, float],
+) -> Choices:
+    before = judge.mean(np.log(normal))
+    best = before
+    own = seen.view[judge.rows, USUAL_WEIGHT]
+    everything = np.zeros_like(seen.cell)
+    for strength in _tried(settings.usual_strength, _USUAL_STRENGTHS):
+        cell = np.rint(innovations(seen, axes, strength) / CELL).astype(np.int64)
+        for sigma in (0.05, 0.1, 0.2):
+            without = _Without.of(everything, cell, weight, seen.fold, 1, sigma)
+            sums, mass = without.at(everything[judge.rows], cell[judge.rows], judge.fold)
+            usual = sums / np.maximum(mass, 1e-9) + settings.evidence_floor
+            trusted = own / (own + strength)
+            share, nats = judge.best(
+                _tried(settings.usual_share, _USUAL_SHARES),
+                lambda s, usual=usual, trusted=trusted: (1 - s * trusted) * normal + s * trusted * usual,  # type: ignore[misc]
+            )
+            if nats > best or settings.usual_share is not None:
+                best = nats
+                chosen = replace(chosen, usual_sigma=sigma, usual_strength=float(strength), usual_share=share)
+    gains["amount_own"] = best - before
+    return chosen
+
+
+def _choose_place(
+    seen: Observations, weight: FloatArray, settings: Settings, judge: _Judge, chosen: Choices, gains: dict[str, float]
+) -> Choices:
+    rows, fold = judge.rows, judge.fold
+    category, pair = seen.category[rows], seen.pair[rows]
+    by_category = _mass_without(seen.category, weight, seen.fold, len(seen.categories))
+    by_pair = _mass_without(seen.pair, weight, seen.fold, len(seen.pairs))
+    known = len(seen.categories)
+    of_pair = np.searchsorted(seen.categories, seen.pairs >> np.uint64(32))
+    merchants = np.stack([np.bincount(of_pair[masses > 0], minlength=known) for masses in by_pair]) + 1.0
+    mass = by_category[fold, category]
+    in_category = (mass + 0.5) / (by_category.sum(axis=1)[fold] + 0.5 * (known + 1))
+
+    def at_merchant(strength: float) -> FloatArray:
+        return _leant(by_pair[fold, pair], mass, strength, 1.0 / merchants[fold, category])
+
+    place_strength, nats = judge.best(_tried(settings.place_strength, _STRENGTHS), at_merchant)
+    gains["category"] = judge.mean(np.log(in_category)) + np.log(known + 1)
+    gains["merchant"] = nats + float(np.log((len(seen.pairs) + 1) / (known + 1)))
+    everyone = in_category * at_merchant(place_strength)
+    own, gains["place_own"] = _choose_own(
+        judge, seen.view[rows, AT_PLACE], seen.view[rows, OWN_WEIGHT], everyone, settings.own_place_strength
+    )
+    return replace(chosen, place_strength=place_strength, own_place_strength=own)
+
+
+def _choose_own(
+    judge: _Judge, same: FloatArray, weight: FloatArray, everyone: FloatArray, given: float | None
+) -> tuple[float, float]:
+    """What everyone's law counts for against the account's own, and how many nats the account's own gains."""
+    strength, nats = judge.best(_tried(given, _OWN_STRENGTHS), lambda s: _leant(same, weight, s, everyone))
+    return strength, nats - judge.mean(np.log(everyone))
+
+
+def _choose_clock(
+    seen: Observations, weight: FloatArray, settings: Settings, judge: _Judge, chosen: Choices, gains: dict[str, float]
+) -> Choices:
+    if not len(seen.view) or np.isnan(seen.view[0, HOUR]):
+        return chosen
+    cells = quarter(seen.view[:, HOUR])
+    rows, folds = judge.rows, range(int(seen.fold.max()) + 1)
+
+    def density(sigma: float) -> FloatArray:
+        left = [seen.fold != f for f in folds]
+        return np.stack([hour_density(cells[k], weight[k], sigma) for k in left])[judge.fold, cells[rows]]
+
+    sigma, nats = judge.best(_HOUR_SIGMAS, density)
+    gains["hour"] = nats + float(np.log(24.0))
+    own, gains["hour_own"] = _choose_own(
+        judge, seen.view[rows, AT_HOUR], seen.view[rows, HOUR_WEIGHT], density(sigma), settings.own_hour_strength
+    )
+    day = seen.view[:, WEEKDAY].astype(np.int64)
+    mass = _mass_without(day, weight, seen.fold, 7) + 1.0
+    gains["weekday"] = judge.mean(np.log(mass / mass.sum(axis=1, keepdims=True))[judge.fold, day[rows]]) + np.log(7.0)
+    return replace(chosen, hour_sigma=sigma, own_hour_strength=own)
+
+
+def _choose_pace(
+    seen: Observations,
+    weight: FloatArray,
+    settings: Settings,
+    judge: _Judge,
+    axes: Axes,
+    chosen: Choices,
+    gains: dict[str, float],
+) -> Choices:
+    have, cell = gap_cells(seen, axes)
+    judged = np.isin(have, judge.rows)
+    if not judged.any():
+        return chosen
+    rate, fold = seen.view[have, RATE].astype(np.int64), seen.fold[have]
+    everything = np.zeros_like(rate)
+    weights = weight[have][judged] / weight[have][judged].sum()
+    best = -np.inf
+    for sigma in (0.05, 0.1, 0.2, 0.4):
+        of_all = _Without.of(everything, cell, weight[have], fold, 1, sigma).at(
+            everything[judged], cell[judged], fold[judged]
+        )
+        inside, mass = _Without.of(rate, cell, weight[have], fold, RATES, sigma).at(
+            rate[judged], cell[judged], fold[judged]
+        )
+        behind = of_all[0] / np.maximum(of_all[1], 1e-9) + settings.evidence_floor
+        for strength in _STRENGTHS:
+            nats = float(np.sum(weights * np.log(_leant(inside, mass, strength, behind))))
+            if nats > best:
+                best, chosen = nats, replace(chosen, gap_sigma=sigma, gap_strength=float(strength))
+    gains["gap"] = best + float(np.log(axes.gap_reach))
+    if np.isnan(seen.view[0, HOUR]):
+        return chosen
+    every = seen.view[judge.rows, RATE].astype(np.int64)
+    best = -np.inf
+    for strength in _STRENGTHS:
+        nats_by_span = []
+        for column in (IN_HOUR, IN_DAY):
+            count = seen.view[:, column].astype(np.int64)
+            tables = np.stack(
+                [
+                    count_shares(seen, weight * (seen.fold != f), column, float(strength))
+                    for f in range(int(seen.fold.max()) + 1)
+                ]
+            )
+            nats_by_span.append(judge.mean(np.log(tables[judge.fold, every, count[judge.rows]])))
+        if sum(nats_by_span) > best:
+            best = sum(nats_by_span)
+            chosen = replace(chosen, count_strength=float(strength))
+            gains["count_hour"], gains["count_day"] = (nats + float(np.log(COUNTS)) for nats in nats_by_span)
+    return chosen
+
+
+def _choose_names(
+    seen: Observations, weight: FloatArray, judge: _Judge, chosen: Choices, gains: dict[str, float]
+) -> Choices:
+    strengths, owns = [], []
+    categories = [f.name for f in seen.fields if f.kind == "category"]
+    for i, name in enumerate(categories):
+        known, value = np.unique(seen.names[i], return_inverse=True)
+        mass = _mass_without(value, weight, seen.fold, len(known))
+        left = (mass > 0).sum(axis=1) + 1.0
+        inside, total = mass[judge.fold, value[judge.rows]], mass.sum(axis=1)[judge.fold]
+        equal = 1.0 / left[judge.fold]
+        strength, nats = judge.best(_STRENGTHS, lambda s, a=inside, b=total, c=equal: _leant(a, b, s, c))  # type: ignore[misc]
+        gains[name] = nats - judge.mean(np.log(equal))
+        everyone = _leant(inside, total, strength, equal)
+        same, own_weight = seen.view[judge.rows, VIEW + i], seen.view[judge.rows, OWN_WEIGHT]
+        own, gains[f"{name}_own"] = _choose_own(judge, same, own_weight, everyone, None)
+        strengths.append(strength)
+        owns.append(own)
+    return replace(chosen, name_strength=tuple(strengths), name_own=tuple(owns))
+
+
+def _choose_numbers(
+    seen: Observations,
+    weight: FloatArray,
+    settings: Settings,
+    judge: _Judge,
+    axes: Axes,
+    chosen: Choices,
+    gains: dict[str, float],
+) -> Choices:
+    sigmas = []
+    numbers = [f.name for f in seen.fields if f.kind == "number"]
+    for i, name in enumerate(numbers):
+        have, cell = number_cells(seen, i, axes.number_scale[i])
+        judged = np.isin(have, judge.rows)
+        sigma, gains[name] = 0.1, 0.0
+        if judged.any():
+            everything, fold = np.zeros_like(cell), seen.fold[have]
+            weights = weight[have][judged] / weight[have][judged].sum()
+            nats = []
+            for width in _SIGMAS:
+                without = _Without.of(everything, cell, weight[have], fold, 1, width)
+                sums, mass = without.at(everything[judged], cell[judged], fold[judged])
+                nats.append(float(np.sum(weights * np.log(sums / np.maximum(mass, 1e-9) + settings.evidence_floor))))
+            sigma, gains[name] = _SIGMAS[int(np.argmax(nats))], max(nats) + float(np.log(axes.number_reach[i]))
+        sigmas.append(sigma)
+    return replace(chosen, number_sigma=tuple(sigmas))
