@@ -1,4 +1,4 @@
-"""Every numeric threshold of the library, named once, with the reason for its value."""
+"""Types of arrays, and numeric thresholds of the divergence with the reason for their values."""
 
 from typing import Any, TypeVar
 

@@ -84,7 +84,8 @@ def test_a_pace_is_kept(brokers, topic, stream):
     arguments = ["replay", "--to", url, "--customers", "10", "--days", "10", "--speed", "40x", "--json", "-"]
     done = json.loads(CliRunner().invoke(app, arguments).stdout)
     assert done["complete"]
-    assert done["sent"] / done["events_per_s"] == pytest.approx(10 / 40, rel=0.5)  # ten days, forty a second
+    # Ten days, forty a second: no faster, however long the machine takes for other things.
+    assert done["sent"] / done["events_per_s"] > 9 / 40
 
 
 def test_no_broker_is_said_in_words(stream):
