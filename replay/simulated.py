@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import csv
 
-from replay.simulator import PATTERNS, Town, account_name, merchant_name, simulate, transaction_id
+from replay.daily_life import country_name, device_name
+from replay.simulator import (
+    FIELDS,
+    PATTERNS,
+    TIME_ORIGIN,
+    TIME_UNIT,
+    Town,
+    account_name,
+    merchant_name,
+    simulate,
+    transaction_id,
+)
 from replay.source import ListSource
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
@@ -33,15 +45,24 @@ def simulated_replay(
     stream = simulate(accounts=accounts, days=days, seed=seed)
     normal = shuffled(stream.normal_accounts(), seed)
     fitted = set(normal[: int(_FITTED * len(normal))])
-    model = fit((t for t in stream.transactions if t.account in fitted), settings, progress)
+    model = fit((t for t in stream.transactions if t.account in fitted), town_settings(settings), progress)
     events = [t for t in stream.transactions if t.account not in fitted]
     return model, ListSource(f"simulated stream, seed {seed}", events, stream.fraud)
+
+
+def town_settings(settings: Settings) -> Settings:
+    """These settings, with the fields and the calendar of a simulated town where they leave them open."""
+    settings = replace(settings, fields=settings.fields or FIELDS)
+    if settings.time_unit not in (None, TIME_UNIT):  # another unit was chosen: our origin would be none of it
+        return settings
+    return replace(settings, time_unit=TIME_UNIT, time_origin=settings.time_origin or TIME_ORIGIN)
 
 
 def write_simulated(town: Town, path: Path, progress: Progress | None = None) -> tuple[int, int]:
     """A stream of any size to a file, a day at a time: ``.csv`` or ``.parquet``, also ``.csv.gz``.
 
-    Columns are those of a transaction, then ``fraud`` (0 or 1) and ``pattern``. Returns transactions and frauds.
+    Columns are those of a transaction, ``country`` and ``device``, then ``fraud`` (0 or 1) and ``pattern``. Returns
+    transactions and frauds.
     """
     categories = np.array([town.category_name(m) for m in range(len(town.popularity))])
     patterns = np.array([*PATTERNS, ""])
@@ -59,6 +80,8 @@ def write_simulated(town: Town, path: Path, progress: Progress | None = None) ->
                     "category": categories[rows.merchant],
                     "merchant": [merchant_name(m) for m in rows.merchant.tolist()],
                     "id": [transaction_id(i) for i in range(position, position + count)],
+                    "country": [country_name(c) for c in rows.country.tolist()],
+                    "device": [*map(device_name, rows.customer.tolist(), rows.device.tolist())],
                     "fraud": (rows.pattern >= 0).astype(np.int8),
                     "pattern": patterns[rows.pattern],
                 }

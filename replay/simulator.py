@@ -1,7 +1,8 @@
 """A stream to try things on: customers with habits, merchants with a long tail, and four patterns of fraud.
 
 Own code and own parameters, nothing taken from any data set. A day is drawn at once for all customers, so that streams
-of any length need memory for the customers only. Labels are returned beside the transactions, never in them.
+of any length need memory for the customers only. Labels are returned beside the transactions, never in them. Merchants
+are chains and web shops: they are in every country. When, where and on which device customers pay: ``daily_life``.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from replay.daily_life import Devices, Hours, Rhythm, Travels, at_night, country_name, device_name
+from stream_ccsd.calendar import Unit
 from stream_ccsd.memory import require_memory
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.transaction import Transaction
@@ -19,6 +22,12 @@ from stream_ccsd.transaction import Transaction
 PATTERNS = ("rare merchants", "out of habit", "slow drain", "new regime")
 RARE, HABIT, DRAIN, REGIME = range(len(PATTERNS))
 _NONE = -1
+
+FIELDS = ("country:category", "device:category")
+"""What a simulated transaction says besides, as settings declare it."""
+TIME_UNIT: Unit = "days"
+TIME_ORIGIN = "2026-01-05"
+"""Time 0 of a simulated stream: the midnight before a Monday, so that days 5 and 6 of each week are a weekend."""
 
 _CATEGORIES = (
     ("transport", 2.6, 0.25, 3.0),
@@ -37,18 +46,29 @@ _CATEGORIES = (
 _FAVOURITES = 6  # merchants that hold almost all of a customer's visits
 _NEW_PLACE = 0.01  # share of visits elsewhere
 _DRAIN_LENGTH = 25
+# By pattern, shares of the strangers: who pay from abroad, and who bring a device of their own. Some have stolen the
+# customer's; a drain is a program that runs on it.
+_ABROAD = np.array([0.8, 0.1, 0.05, 0.1])
+_OWN_DEVICE = np.array([0.85, 0.85, 0.0, 1.0])
+_BURST_HOURS = (0.5, 2.0)
 # About what a customer's habits take while they are drawn, and a transaction kept as an object.
-_BYTES_A_CUSTOMER = 400
-_BYTES_A_TRANSACTION = 500
+_BYTES_A_CUSTOMER = 500
+_BYTES_A_TRANSACTION = 800
 
 
 class Rows(NamedTuple):
-    """One day's transactions in time order, as columns; ``pattern`` is -1 where all is well."""
+    """One day's transactions in time order, as columns.
+
+    ``country`` and ``device`` are numbers, see ``daily_life`` for their names; ``device`` is -1 where none is known.
+    ``pattern`` is -1 where all is well.
+    """
 
     time: FloatArray
     customer: AnyArray
     amount: FloatArray
     merchant: AnyArray
+    country: AnyArray
+    device: AnyArray
     pattern: AnyArray
 
 
@@ -90,6 +110,20 @@ class Town:
         self.stranger = self._habits(rng, accounts)  # whose habits a new regime follows
         self.burst = rng.integers(3, 8, accounts)
 
+        # From generators of their own: whatever changes here, who pays how much to whom stays as it is. A zero at the
+        # end of a seed changes nothing, so [seed, 2] would be day 0 of [seed, 2, day].
+        rng = np.random.default_rng([seed, 2])
+        self.hours = Hours([c[0] for c in _CATEGORIES])
+        self.rhythm = Rhythm.draw(rng, accounts)
+        self.travels = Travels(rng, accounts, seed)
+        self.devices = Devices(rng, accounts)
+        self.stranger_rhythm = Rhythm.draw(rng, accounts)
+        is_abroad = rng.random(accounts) < _ABROAD[self.pattern]
+        self.stranger_country = np.where(is_abroad, self.travels.strangers(rng), self.travels.home)
+        self.brings_device = rng.random(accounts) < _OWN_DEVICE[self.pattern]
+        self.burst_length = rng.uniform(*_BURST_HOURS, accounts)
+        self.burst_begin = np.minimum(at_night(rng.random(accounts)), 24.0 - self.burst_length)
+
     def category_name(self, merchant: int) -> str:
         """The category of a merchant."""
         return _CATEGORIES[self.category[merchant]][0]
@@ -108,9 +142,28 @@ class Town:
         who, where, shift, label = (np.concatenate(column) for column in zip(*parts, strict=True))
         log_amount = self.level[where] + shift + self.spread[where] * rng.normal(size=len(who))
         amount = np.round(np.expm1(np.maximum(log_amount, 0.02)), 2)
-        time = np.round(number + rng.random(len(who)), 4)
+        time = self._times(number, rng.random(len(who)), who, where, label)
+        country, device = self._from_where(number, time, who, label)
         order = np.lexsort((who, time))
-        return Rows(time[order], who[order], amount[order], where[order], label[order])
+        return Rows(*(c[order] for c in (time, who, amount, where, country, device, label)))
+
+    def _times(self, number: int, chance: FloatArray, who: AnyArray, where: AnyArray, label: AnyArray) -> FloatArray:
+        """When each transaction of a day happens: as customers, or those who pay in their name, are used to."""
+        is_strange = (label == HABIT) | (label == REGIME)
+        own, strange = self.rhythm.of(who), self.stranger_rhythm.of(who)
+        rhythm = Rhythm(np.where(is_strange, strange.kind, own.kind), np.where(is_strange, strange.lag, own.lag))
+        hours = self.hours.at(chance, rhythm, self.category[where], number % 7 >= 5)
+        hours = np.where(label == DRAIN, at_night(chance), hours)
+        hours = np.where(label == RARE, self.burst_begin[who] + chance * self.burst_length[who], hours)
+        # Rounded down: a moment before midnight is still of this day.
+        return np.round(number + np.minimum(np.floor(hours / 24 * 1e4), 9999) / 1e4, 4)
+
+    def _from_where(self, number: int, time: FloatArray, who: AnyArray, label: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """Country and device of each transaction of a day."""
+        is_fraud = label != _NONE
+        country = np.where(is_fraud, self.stranger_country[who], self.travels.country(who, time, number))
+        rng = np.random.default_rng([self.seed, 3, number])
+        return country, self.devices.used(rng, who, time, is_fraud & self.brings_device[who])
 
     def _frauds(self, rng: np.random.Generator, number: int) -> list[tuple[AnyArray, AnyArray, FloatArray, AnyArray]]:
         """Customers, merchants, shift of the log amount and pattern of transactions somebody else adds this day."""
@@ -165,9 +218,11 @@ def simulated(town: Town) -> Iterator[tuple[Transaction, str]]:
     position = 0
     names = [town.category_name(m) for m in range(len(town.popularity))]
     for number in range(town.days):
-        for time, customer, amount, merchant, pattern in zip(*(c.tolist() for c in town.day(number)), strict=True):
+        columns = (column.tolist() for column in town.day(number))
+        for time, customer, amount, merchant, country, device, pattern in zip(*columns, strict=True):
             where, who = merchant_name(merchant), account_name(customer)
-            made = Transaction(who, time, amount, names[merchant], where, transaction_id(position))
+            fields = {"country": country_name(country), "device": device_name(customer, device)}
+            made = Transaction(who, time, amount, names[merchant], where, transaction_id(position), fields)
             position += 1
             yield made, PATTERNS[pattern] if pattern >= 0 else ""
 

@@ -9,9 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from replay.files import read_transactions
-from replay.simulator import simulate
+from replay.simulator import FIELDS, simulate
 from stream_ccsd.cli.main import app
+from stream_ccsd.fields import declared
 from stream_ccsd.library.model import Model
+from stream_ccsd.transaction import Schema
 
 runner = CliRunner()
 
@@ -44,7 +46,7 @@ def test_without_arguments_it_shows_alerts_and_counts_the_catch(tmp_path, monkey
 def test_simulate_writes_what_simulate_makes(tmp_path, name):
     run("simulate", "--out", tmp_path / name, "--customers", 20, "--days", 12, "--fraud-share", 0.5, "--seed", 3)
     made = simulate(accounts=20, days=12, fraud_share=0.5, seed=3).transactions
-    assert list(read_transactions(tmp_path / name)) == made
+    assert list(read_transactions(tmp_path / name, Schema(fields=declared(FIELDS)))) == made
     assert [p.name for p in tmp_path.iterdir()] == [name]
 
 
