@@ -38,6 +38,7 @@ _NUMBERS = {
     "usual_strength": (1e-9, 1e12),
     "usual_share": (0.0, 1.0),
     "departure": (1e-9, 1.0 - 1e-9),
+    "amount_departure": (1e-9, 1.0 - 1e-9),
     "evidence_floor": (1e-12, 1.0),
     "takeover_cap": (1e-6, 1e3),
     "takeover_drift": (0.0, 1e3),
@@ -141,8 +142,10 @@ class Settings:
     """Transactions that no difference counts for against the account's usual difference in amounts."""
     usual_share: float | None = None
     """How far amounts follow the account's usual ones (1) rather than those of the place (0)."""
-    departure: float = 0.1
-    """Share of frauds that differ, from everyone or from their account, in a field other than amount and place."""
+    departure: float = 0.01
+    """Share of frauds taken to differ, from everyone or from their account, in a field other than amount and place."""
+    amount_departure: float = 0.5
+    """Share of frauds taken to differ in their amount from what the account usually pays."""
     evidence_floor: float = 1e-4
     """Density of a number that was never seen: caps its evidence."""
     takeover_cap: float = 5.0

@@ -192,7 +192,7 @@ from stream_ccsd.engine import Engine
 from stream_ccsd.library.model import Model
 from stream_ccsd.transaction import Schema
 result = Engine(Model.load(sys.argv[1])).process(Schema().parse_json(sys.argv[2]))
-assert result.outcome is not None
+assert result.evidence is not None
 """
 
 

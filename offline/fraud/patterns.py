@@ -47,7 +47,8 @@ def run_patterns(
         "protocol": "patterns",
         "seed": seed,
         "transactions": len(rows),
-        "habit_strength": model.habit_strength,
+        "takeover_share": model.takeover_share,
+        "gains": model.facts["gains"],
         "patterns": {
             name: {
                 "accounts": int((pattern_of == name).sum()),

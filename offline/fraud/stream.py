@@ -22,7 +22,7 @@ from stream_ccsd.scores import score_names
 from stream_ccsd.settings import Settings
 
 # What the report draws curves of.
-DRAWN = ("alert", "outcome", "divergence", "amount", "isolation_forest", "gradient_boosting")
+DRAWN = ("alert", "evidence", "takeover", "amount", "isolation_forest", "gradient_boosting")
 _BATCH = 2000
 
 
@@ -80,7 +80,8 @@ def run_stream(
         "sigma_x": model.index.sigma_x,
         "sigma_y": model.sigma_y,
         "library_windows": model.facts["library_windows"],
-        "habit_strength": model.habit_strength,
+        "takeover_share": model.takeover_share,
+        "gains": model.facts["gains"],
         "model": model.version,
         "accounts": split.sizes,
         "account": accounts,
@@ -108,7 +109,7 @@ def _judge_transactions(fraud: AnyArray, parts: dict[Part, AnyArray], scores: pd
         val, test = ((fraud[parts[part]], values[parts[part]]) for part in PARTS)
         judgement = judged(val, test)
         scored = ~np.isnan(test[1])
-        if not scored.all():  # a score that waits for a window: also how it ranks where it speaks
+        if scored.any() and not scored.all():  # a score that waits for a window: also how it ranks where it speaks
             judgement["test_scored"] = {"share": float(scored.mean()), **ranking(test[0][scored], test[1][scored])}
         _place(judgements, name, judgement)
     return judgements

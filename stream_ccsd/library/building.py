@@ -8,7 +8,6 @@ from typing import NamedTuple
 import numpy as np
 
 from stream_ccsd.account import (
-    GAP,
     HOUR,
     IN_DAY,
     IN_HOUR,
@@ -18,7 +17,7 @@ from stream_ccsd.account import (
     WEEKDAY,
 )
 from stream_ccsd.fields import Field
-from stream_ccsd.library.laws import CELL, COUNTS, QUARTERS, RATES, Laws
+from stream_ccsd.library.laws import CELL, COUNTS, OCTAVES, QUARTERS, RATES, Laws
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray, read_only
 from stream_ccsd.settings import Settings
 
@@ -76,9 +75,7 @@ class Choices:
     usual_share: float = 0.0
     hour_sigma: float = 1.0
     own_hour_strength: float = 1e12
-    gap_sigma: float = 0.1
-    gap_strength: float = 1e6
-    count_strength: float = 1e6
+    pace_strength: float = 1e6
     name_strength: tuple[float, ...] = ()
     name_own: tuple[float, ...] = ()
     number_sigma: tuple[float, ...] = ()
@@ -91,7 +88,7 @@ class Axes(NamedTuple):
     center: FloatArray
     amount_scale: float
     gap_scale: float
-    gap_reach: float
+    octaves: float  # of gaps that occur
     number_scale: FloatArray
     number_reach: FloatArray
 
@@ -120,7 +117,7 @@ class Axes(NamedTuple):
             center=np.array([*center, everywhere]),
             amount_scale=float(np.log(max(np.expm1(seen.log_amount.max()), 1.0))),
             gap_scale=gap_scale,
-            gap_reach=float(np.log1p(np.nanmax(seen.gap, initial=0.0) / gap_scale)) + 1.0,
+            octaves=min(np.floor(np.log1p(np.nanmax(seen.gap, initial=0.0) / gap_scale) / np.log(2.0)) + 1.0, OCTAVES),
             number_scale=np.array(scales),
             number_reach=np.array(reaches),
         )
@@ -171,20 +168,34 @@ def quarter(hour: FloatArray) -> IntArray:
     return np.minimum((hour * QUARTERS / 24.0).astype(np.int64), QUARTERS - 1)
 
 
-def gap_cells(seen: Observations, axes: Axes) -> tuple[IntArray, IntArray]:
-    """Which transactions have a gap, and where it lies on its axis."""
-    have = np.flatnonzero(~np.isnan(seen.view[:, GAP]))
-    position = np.log1p(seen.view[have, GAP] / axes.gap_scale)
-    return have, np.rint(position / CELL).astype(np.int64)
-
-
 def count_shares(seen: Observations, weight: FloatArray, column: int, strength: float) -> FloatArray:
     """(RATES, COUNTS): how many earlier transactions there were, by how often the account pays."""
-    count, rate = seen.view[:, column].astype(np.int64), seen.view[:, RATE].astype(np.int64)
-    table = np.bincount(rate * COUNTS + count, weight, RATES * COUNTS).reshape(RATES, COUNTS)
     fading = 0.5 ** (1.0 + np.arange(COUNTS))
-    behind = (table.sum(axis=0) + fading / fading.sum()) / (table.sum() + 1.0)
-    return (table + strength * behind) / (table.sum(axis=1, keepdims=True) + strength)
+    return _shares_by_rate(seen, weight, seen.view[:, column].astype(np.int64), fading / fading.sum(), strength)
+
+
+def gap_shares(seen: Observations, weight: FloatArray, axes: Axes, strength: float) -> FloatArray:
+    """(RATES, OCTAVES): how long ago the transaction before was, by how often the account pays."""
+    octave, there = gap_octaves(seen, axes), ~np.isnan(seen.gap)
+    equal = np.where(np.arange(OCTAVES) < axes.octaves, 1.0 / axes.octaves, 1e-6)
+    return _shares_by_rate(seen, weight * there, octave, equal, strength)
+
+
+def gap_octaves(seen: Observations, axes: Axes) -> IntArray:
+    """Classes of gaps; 0 where there is none."""
+    position = np.log1p(np.nan_to_num(seen.gap) / axes.gap_scale)
+    return np.minimum((position / np.log(2.0)).astype(np.int64), OCTAVES - 1)
+
+
+def _shares_by_rate(
+    seen: Observations, weight: FloatArray, value: IntArray, before: FloatArray, strength: float
+) -> FloatArray:
+    """Shares of small numbers by how often the account pays, leaning on everyone's, which lean on those before."""
+    rate, values = seen.view[:, RATE].astype(np.int64), len(before)
+    table = np.bincount(rate * values + value, weight, RATES * values).reshape(RATES, values)
+    behind = (table.sum(axis=0) + before) / (table.sum() + before.sum())
+    shares: FloatArray = (table + strength * behind) / (table.sum(axis=1, keepdims=True) + strength)
+    return shares
 
 
 def number_cells(seen: Observations, i: int, scale: float) -> tuple[IntArray, IntArray]:
@@ -240,11 +251,11 @@ def build_laws(
             usual_strength=chosen.usual_strength,
             usual_share=chosen.usual_share,
             own_hour_strength=chosen.own_hour_strength,
-            gap_strength=chosen.gap_strength,
             floor=settings.evidence_floor,
             departure=settings.departure,
+            amount_departure=settings.amount_departure,
             gap_scale=axes.gap_scale,
-            gap_reach=axes.gap_reach,
+            octaves=axes.octaves,
             **clock._asdict(),
         )
     )
@@ -281,23 +292,17 @@ def _usual(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axes) 
 def _time(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axes) -> dict[str, AnyArray]:
     hour, weekday = np.full(QUARTERS, 1.0 / 24.0), np.full(7, 1.0 / 7.0)
     counts = np.ones((2, RATES, COUNTS))
+    gaps = np.ones((RATES, OCTAVES))
     if not len(seen.view):
-        empty = kernel_law(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), 1 + RATES, chosen.gap_sigma)
-        return {"hour": hour, "weekday": weekday, "counts": counts, **_joined("gap", [empty])}
+        return {"hour": hour, "weekday": weekday, "counts": counts, "gaps": gaps}
+    gaps = gap_shares(seen, weight, axes, chosen.pace_strength)
     if not np.isnan(seen.view[0, HOUR]):
         hour = hour_density(quarter(seen.view[:, HOUR]), weight, chosen.hour_sigma)
         mass = np.bincount(seen.view[:, WEEKDAY].astype(np.int64), weight, 7) + 1.0
         weekday = mass / mass.sum()
-        shares = np.stack([count_shares(seen, weight, column, chosen.count_strength) for column in (IN_HOUR, IN_DAY)])
+        shares = np.stack([count_shares(seen, weight, column, chosen.pace_strength) for column in (IN_HOUR, IN_DAY)])
         counts = np.cumsum(shares[:, :, ::-1], axis=2)[:, :, ::-1]
-    have, cell = gap_cells(seen, axes)
-    rate = seen.view[have, RATE].astype(np.int64)
-    gaps = [
-        kernel_law(law, cell, weight[have], laws, chosen.gap_sigma)
-        for law, laws in ((np.zeros_like(rate), 1), (rate, RATES))
-    ]
-    gaps[0] = gaps[0]._replace(mass=np.maximum(gaps[0].mass, 1.0))
-    return {"hour": hour, "weekday": weekday, "counts": np.ascontiguousarray(counts), **_joined("gap", gaps)}
+    return {"hour": hour, "weekday": weekday, "counts": np.ascontiguousarray(counts), "gaps": gaps}
 
 
 def _declared(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axes) -> dict[str, AnyArray]:

@@ -19,6 +19,8 @@ CELL = 0.01
 """Width of a cell on the axes of numbers: 1 % of an amount."""
 QUARTERS = 96
 """Cells of the hours of a day."""
+OCTAVES = 64
+"""Classes of gaps, each twice as long as the one before."""
 COUNTS = 25
 """Counts of recent transactions that are told apart: 0 to 23, and more."""
 RATES = 18
@@ -43,14 +45,10 @@ class Laws(NamedTuple):
     usual_cells: AnyArray
     usual_weight: FloatArray  # shares: they add up to 1
     usual_kernel: FloatArray
-    # Time: density by quarter of an hour, shares of weekdays, gaps by rate class, counts by span, rate class and count.
+    # Time: density by quarter of an hour, shares of weekdays, gaps by rate class, counts by span and rate class.
     hour: FloatArray
     weekday: FloatArray
-    gap_start: AnyArray
-    gap_cells: AnyArray
-    gap_weight: FloatArray
-    gap_mass: FloatArray
-    gap_kernel: FloatArray
+    gaps: FloatArray  # (RATES, OCTAVES), shares
     counts: FloatArray  # (2, RATES, COUNTS), share of transactions with at least so many
     # Declared fields, in the order of their names: shares of categories, laws of numbers (a law a number).
     name_start: AnyArray
@@ -76,13 +74,13 @@ class Laws(NamedTuple):
     usual_strength: float  # of no difference against the account's usual difference
     usual_share: float  # how far amounts follow the account's usual rather than its place
     own_hour_strength: float  # of everyone's hours against the account's
-    gap_strength: float  # of everyone's gaps against those of the rate class
     # Scales.
     floor: float  # density of a number that was never seen
     amount_scale: float  # log of the largest amount: sets where the evidence of an amount is 0
     departure: float  # share of frauds that differ in a field other than amount and place
+    amount_departure: float  # share that differs in amount from what the account usually pays
     gap_scale: float
-    gap_reach: float
+    octaves: float  # of gaps that occur
     day: float  # length of a day in units of time; 0 where time has no unit
     day_shift: float  # of time 0 after midnight, in days
     week_shift: float  # of time 0 after a Monday, in days
@@ -186,14 +184,9 @@ def gap_position(laws: Laws, gap: float) -> float:
 
 
 @njit(cache=True, nogil=True)
-def gap_density(laws: Laws, position: float, rate: int) -> float:
-    """Of a gap, among accounts that pay about as often."""
-    cell = int(np.rint(position / CELL))
-    start, cells, weight, kernel = laws.gap_start, laws.gap_cells, laws.gap_weight, laws.gap_kernel
-    every = kernel_sum(cells, weight, start[0], start[1], kernel, cell) / laws.gap_mass[0] + laws.floor
-    law = 1 + rate
-    inside = kernel_sum(cells, weight, start[law], start[law + 1], kernel, cell)
-    return (inside + laws.gap_strength * every) / (laws.gap_mass[law] + laws.gap_strength)
+def gap_octave(laws: Laws, gap: float) -> int:
+    """Gaps are told apart by powers of 2: on finer axes, times in whole days or seconds would be nothing but spikes."""
+    return min(int(gap_position(laws, gap) / np.log(2.0)), OCTAVES - 1)
 
 
 @njit(cache=True, nogil=True)

@@ -33,14 +33,15 @@ from stream_ccsd.library.building import (
     KernelLaw,
     Observations,
     count_shares,
-    gap_cells,
+    gap_octaves,
+    gap_shares,
     hour_density,
     innovations,
     kernel_law,
     number_cells,
     quarter,
 )
-from stream_ccsd.library.laws import CELL, COUNTS, RATES, kernel_sum
+from stream_ccsd.library.laws import CELL, COUNTS, kernel_sum
 from stream_ccsd.numeric import FloatArray, IntArray
 from stream_ccsd.settings import Settings
 
@@ -131,7 +132,7 @@ def choose(seen: Observations, weight: FloatArray, settings: Settings, axes: Axe
     chosen = _choose_usual(seen, weight, settings, judge, axes, normal, chosen, gains)
     chosen = _choose_place(seen, weight, settings, judge, chosen, gains)
     chosen = _choose_clock(seen, weight, settings, judge, chosen, gains)
-    chosen = _choose_pace(seen, weight, settings, judge, axes, chosen, gains)
+    chosen = _choose_pace(seen, weight, judge, axes, chosen, gains)
     chosen = _choose_names(seen, weight, judge, chosen, gains)
     chosen = _choose_numbers(seen, weight, settings, judge, axes, chosen, gains)
     return replace(chosen, gains=gains)
@@ -268,54 +269,30 @@ def _choose_clock(
 
 
 def _choose_pace(
-    seen: Observations,
-    weight: FloatArray,
-    settings: Settings,
-    judge: _Judge,
-    axes: Axes,
-    chosen: Choices,
-    gains: dict[str, float],
+    seen: Observations, weight: FloatArray, judge: _Judge, axes: Axes, chosen: Choices, gains: dict[str, float]
 ) -> Choices:
-    have, cell = gap_cells(seen, axes)
-    judged = np.isin(have, judge.rows)
-    if not judged.any():
-        return chosen
-    rate, fold = seen.view[have, RATE].astype(np.int64), seen.fold[have]
-    everything = np.zeros_like(rate)
-    weights = weight[have][judged] / weight[have][judged].sum()
-    best = -np.inf
-    for sigma in (0.05, 0.1, 0.2, 0.4):
-        of_all = _Without.of(everything, cell, weight[have], fold, 1, sigma).at(
-            everything[judged], cell[judged], fold[judged]
-        )
-        inside, mass = _Without.of(rate, cell, weight[have], fold, RATES, sigma).at(
-            rate[judged], cell[judged], fold[judged]
-        )
-        behind = of_all[0] / np.maximum(of_all[1], 1e-9) + settings.evidence_floor
-        for strength in _STRENGTHS:
-            nats = float(np.sum(weights * np.log(_leant(inside, mass, strength, behind))))
-            if nats > best:
-                best, chosen = nats, replace(chosen, gap_sigma=sigma, gap_strength=float(strength))
-    gains["gap"] = best + float(np.log(axes.gap_reach))
-    if np.isnan(seen.view[0, HOUR]):
-        return chosen
-    every = seen.view[judge.rows, RATE].astype(np.int64)
+    """How much accounts that pay about as often have in common, in gaps and counts alike."""
+    rows = judge.rows
+    rate, has_gap = seen.view[rows, RATE].astype(np.int64), ~np.isnan(seen.gap[rows])
+    judged = {"gap": (gap_octaves(seen, axes)[rows], axes.octaves, has_gap.astype(float))}
+    if not np.isnan(seen.view[0, HOUR]):
+        for name, column in (("count_hour", IN_HOUR), ("count_day", IN_DAY)):
+            judged[name] = (seen.view[rows, column].astype(np.int64), float(COUNTS), np.ones(len(rows)))
+
+    def table(name: str, left: FloatArray, strength: float) -> FloatArray:
+        if name == "gap":
+            return gap_shares(seen, left, axes, strength)
+        return count_shares(seen, left, IN_HOUR if name == "count_hour" else IN_DAY, strength)
+
     best = -np.inf
     for strength in _STRENGTHS:
-        nats_by_span = []
-        for column in (IN_HOUR, IN_DAY):
-            count = seen.view[:, column].astype(np.int64)
-            tables = np.stack(
-                [
-                    count_shares(seen, weight * (seen.fold != f), column, float(strength))
-                    for f in range(int(seen.fold.max()) + 1)
-                ]
-            )
-            nats_by_span.append(judge.mean(np.log(tables[judge.fold, every, count[judge.rows]])))
-        if sum(nats_by_span) > best:
-            best = sum(nats_by_span)
-            chosen = replace(chosen, count_strength=float(strength))
-            gains["count_hour"], gains["count_day"] = (nats + float(np.log(COUNTS)) for nats in nats_by_span)
+        found = {}
+        for name, (value, equal, there) in judged.items():
+            left = [table(name, weight * (seen.fold != f), strength) for f in range(int(seen.fold.max()) + 1)]
+            found[name] = judge.mean(there * (np.log(np.stack(left)[judge.fold, rate, value]) + np.log(equal)))
+        if sum(found.values()) > best:
+            best, chosen = sum(found.values()), replace(chosen, pace_strength=float(strength))
+            gains.update(found)
     return chosen
 
 

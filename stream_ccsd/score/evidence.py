@@ -43,8 +43,7 @@ from stream_ccsd.library.laws import (
     amount_cell,
     amount_density,
     find,
-    gap_density,
-    gap_position,
+    gap_octave,
     name_share,
     number_density,
     number_position,
@@ -97,21 +96,21 @@ def evidence_terms(
         share = name_share(laws, i, np.uint64(names[i]))
         equal = 1.0 / (laws.name_start[i + 1] - laws.name_start[i] + 1)
         if names[i] == missing:
-            terms[place] = _departs(laws, np.log(_FRAUD_MISSING / max(share, _MISSING)))
+            terms[place] = _departs(laws.departure, np.log(_FRAUD_MISSING / max(share, _MISSING)))
             terms[place + 1] = 0.0
         else:
-            terms[place] = _departs(laws, np.log(equal / share))
+            terms[place] = _departs(laws.departure, np.log(equal / share))
             other = _apart(view[VIEW + i], view[OWN_WEIGHT], laws.name_own[i], share)
-            terms[place + 1] = _departs(laws, other)
+            terms[place + 1] = _departs(laws.departure, other)
             own += other * laws.tells[place + 1]
         place += 2
     for i in range(len(numbers)):
         absent = laws.number_missing[i]
         if np.isnan(numbers[i]):
-            terms[place] = _departs(laws, np.log(_FRAUD_MISSING / max(absent, _MISSING)))
+            terms[place] = _departs(laws.departure, np.log(_FRAUD_MISSING / max(absent, _MISSING)))
         else:
             density = (1.0 - absent) * number_density(laws, i, number_position(laws, i, numbers[i]))
-            terms[place] = _departs(laws, -np.log(density * laws.number_reach[i]))
+            terms[place] = _departs(laws.departure, -np.log(density * laws.number_reach[i]))
         place += 1
     total = 0.0
     for i in range(len(terms)):
@@ -133,12 +132,12 @@ def _money_and_place(laws: Laws, event: Any, view: FloatArray, terms: FloatArray
     share = laws.usual_share * view[USUAL_WEIGHT] / (view[USUAL_WEIGHT] + laws.usual_strength)
     innovation = np.log1p(event.amount) - laws.center[category] - usual
     other_amount = -np.log((1.0 - share) + share * usual_density(laws, innovation) / normal)
-    terms[AMOUNT_OWN] = _departs(laws, other_amount)
+    terms[AMOUNT_OWN] = _departs(laws.amount_departure, other_amount)
     in_category, at_merchant = place_shares(laws, category, pair)
     terms[CATEGORY] = -np.log(in_category * (known + 1))
     terms[MERCHANT] = -np.log(at_merchant * (len(laws.pairs) + 1) / (known + 1))
     other_place = _apart(view[AT_PLACE], view[OWN_WEIGHT], laws.own_place_strength, in_category * at_merchant)
-    terms[PLACE_OWN] = _departs(laws, other_place)
+    terms[PLACE_OWN] = _departs(laws.departure, other_place)
     return other_amount * laws.tells[AMOUNT_OWN] + other_place * laws.tells[PLACE_OWN]
 
 
@@ -149,17 +148,17 @@ def _clock_and_pace(laws: Laws, view: FloatArray, terms: FloatArray) -> float:
     other = 0.0
     if not np.isnan(view[HOUR]):
         normal = laws.hour[min(int(view[HOUR] * QUARTERS / 24.0), QUARTERS - 1)]
-        terms[HOUR_TERM] = _departs(laws, -np.log(normal * 24.0))
+        terms[HOUR_TERM] = _departs(laws.departure, -np.log(normal * 24.0))
         other = _apart(view[AT_HOUR], view[HOUR_WEIGHT], laws.own_hour_strength, normal)
-        terms[HOUR_OWN] = _departs(laws, other)
-        terms[WEEKDAY_TERM] = _departs(laws, -np.log(laws.weekday[int(view[WEEKDAY])] * 7.0))
+        terms[HOUR_OWN] = _departs(laws.departure, other)
+        terms[WEEKDAY_TERM] = _departs(laws.departure, -np.log(laws.weekday[int(view[WEEKDAY])] * 7.0))
     rate = int(view[RATE])
     if not np.isnan(view[GAP]):
-        density = gap_density(laws, gap_position(laws, view[GAP]), rate)
-        terms[GAP_TERM] = _departs(laws, -np.log(density * laws.gap_reach))
+        share = laws.gaps[rate, gap_octave(laws, view[GAP])]
+        terms[GAP_TERM] = _departs(laws.departure, -np.log(share * laws.octaves))
         if laws.day > 0.0:
-            terms[HOUR_COUNT] = _departs(laws, _at_least(laws.counts[0, rate], view[IN_HOUR]))
-            terms[DAY_COUNT] = _departs(laws, _at_least(laws.counts[1, rate], view[IN_DAY]))
+            terms[HOUR_COUNT] = _departs(laws.departure, _at_least(laws.counts[0, rate], view[IN_HOUR]))
+            terms[DAY_COUNT] = _departs(laws.departure, _at_least(laws.counts[1, rate], view[IN_DAY]))
     return other * laws.tells[HOUR_OWN]
 
 
@@ -176,9 +175,8 @@ def _apart(same: float, weight: float, strength: float, everyone: float) -> floa
 
 
 @njit(cache=True, nogil=True)
-def _departs(laws: Laws, ratio: float) -> float:
+def _departs(p: float, ratio: float) -> float:
     """``log (1 - p + p e^ratio)``: evidence of a field in which only a share p of frauds differ."""
-    p = laws.departure
     if ratio > 30.0:
         return np.log(p) + ratio
     return np.log(1.0 - p + p * np.exp(ratio))
