@@ -43,7 +43,8 @@ HOUR, WEEKDAY = 4, 5  # hours since midnight and days since Monday, NaN where ti
 AT_HOUR, HOUR_WEIGHT = 6, 7  # its own density at that hour, and what it is worth
 GAP, RATE = 8, 9  # since its newest transaction, NaN for its first; class of its usual gap
 IN_HOUR, IN_DAY = 10, 11  # earlier transactions within an hour and a day
-VIEW = 12
+ALIKE = 12  # density of the amount among earlier ones at the same place, times their weight
+VIEW = 13
 
 _MAGIC = b"CA"
 _HEAD = struct.Struct("<2sBHHBI")  # magic, version, window, local history, declared categories, checksum

@@ -38,6 +38,7 @@ _NUMBERS = {
     "usual_strength": (1e-9, 1e12),
     "usual_share": (0.0, 1.0),
     "departure": (1e-9, 1.0 - 1e-9),
+    "settled": (0.0, 1e9),
     "amount_departure": (1e-9, 1.0 - 1e-9),
     "evidence_floor": (1e-12, 1.0),
     "takeover_cap": (1e-6, 1e3),
@@ -146,6 +147,8 @@ class Settings:
     """Share of frauds taken to differ, from everyone or from their account, in a field other than amount and place."""
     amount_departure: float = 0.5
     """Share of frauds taken to differ in their amount from what the account usually pays."""
+    settled: float = 10.0
+    """Decayed visits to a place that may be somebody else's; what goes beyond them is a habit, and no evidence."""
     evidence_floor: float = 1e-4
     """Density of a number that was never seen: caps its evidence."""
     takeover_cap: float = 5.0

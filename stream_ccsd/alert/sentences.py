@@ -150,6 +150,9 @@ class _Case:
     def place_own(self) -> str:
         return self._own(f"merchant {self.transaction.merchant!r}", self.view[AT_PLACE], self.view[OWN_WEIGHT])
 
+    def habit(self) -> str:
+        return f"this account has long been paying such amounts at {self.transaction.merchant!r}"
+
     def hour(self) -> str:
         density = self.laws.hour[min(int(self.view[HOUR] * QUARTERS / 24.0), QUARTERS - 1)]
         return f"{_clock(self.view[HOUR])}: {_part(density)} normal transactions are within that hour"
@@ -215,7 +218,7 @@ _SENTENCES: dict[str, Callable[[_Case], str]] = dict(
     zip(
         TERMS,
         (
-            *(_Case.amount, _Case.amount_own, _Case.in_category, _Case.at_merchant, _Case.place_own),
+            *(_Case.amount, _Case.amount_own, _Case.in_category, _Case.at_merchant, _Case.place_own, _Case.habit),
             *(_Case.hour, _Case.hour_own, _Case.weekday, _Case.gap, _Case.count_hour, _Case.count_day),
         ),
         strict=True,

@@ -253,6 +253,7 @@ def build_laws(
             own_hour_strength=chosen.own_hour_strength,
             floor=settings.evidence_floor,
             departure=settings.departure,
+            settled=settings.settled,
             amount_departure=settings.amount_departure,
             gap_scale=axes.gap_scale,
             octaves=axes.octaves,
@@ -263,7 +264,7 @@ def build_laws(
 
 def _always(term: str) -> bool:
     """What fraud is about, whatever it gains: money, and where it is spent."""
-    return term in ("amount", "category", "merchant")
+    return term in ("amount", "category", "merchant", "habit")
 
 
 def _joined(name: str, laws: list[KernelLaw]) -> dict[str, AnyArray]:

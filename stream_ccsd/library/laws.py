@@ -78,6 +78,7 @@ class Laws(NamedTuple):
     floor: float  # density of a number that was never seen
     amount_scale: float  # log of the largest amount: sets where the evidence of an amount is 0
     departure: float  # share of frauds that differ in a field other than amount and place
+    settled: float  # visits to a place that may be somebody else's; beyond them it is the account's habit
     amount_departure: float  # share that differs in amount from what the account usually pays
     gap_scale: float
     octaves: float  # of gaps that occur

@@ -7,7 +7,8 @@ ones, is a log likelihood ratio; with a factorised outcome it is a sum over fiel
                                            larger amounts rather than smaller (a density that grows with the amount)
     log (1 - p + p N(x) / N_own(x))        the account's own law N_own against "possibly somebody else's" one
 
-where N_own mixes what the account did with what everyone does. Fraud is about money and chooses its place: for amount,
+where N_own mixes what the account did with what everyone does. A purchase that the account has long been making counts
+for no more than it does there (``habit``, never above 0). Fraud is about money and chooses its place: for amount,
 category and merchant F is all there is. In any other field a fraud differs from normal with probability p only, which
 also keeps a rare but innocent hour or gap from outweighing an amount: ``log (1 - p + p F(x) / N(x))``.
 """
@@ -20,6 +21,7 @@ import numpy as np
 from numba import njit
 
 from stream_ccsd.account import (
+    ALIKE,
     AT_HOUR,
     AT_PLACE,
     GAP,
@@ -54,23 +56,12 @@ from stream_ccsd.library.laws import (
 from stream_ccsd.numeric import AnyArray, FloatArray
 
 TERMS = (
-    *("amount", "amount_own", "category", "merchant", "place_own"),
+    *("amount", "amount_own", "category", "merchant", "place_own", "habit"),
     *("hour", "hour_own", "weekday", "gap", "count_hour", "count_day"),
 )
 """Names of the terms that every transaction has; those of declared fields follow."""
-(
-    AMOUNT,
-    AMOUNT_OWN,
-    CATEGORY,
-    MERCHANT,
-    PLACE_OWN,
-    HOUR_TERM,
-    HOUR_OWN,
-    WEEKDAY_TERM,
-    GAP_TERM,
-    HOUR_COUNT,
-    DAY_COUNT,
-) = range(len(TERMS))
+AMOUNT, AMOUNT_OWN, CATEGORY, MERCHANT, PLACE_OWN, HABIT = range(6)
+HOUR_TERM, HOUR_OWN, WEEKDAY_TERM, GAP_TERM, HOUR_COUNT, DAY_COUNT = range(6, 12)
 OWN = "_own"
 """What a term's name ends in that compares with the account itself."""
 
@@ -138,6 +129,11 @@ def _money_and_place(laws: Laws, event: Any, view: FloatArray, terms: FloatArray
     terms[MERCHANT] = -np.log(at_merchant * (len(laws.pairs) + 1) / (known + 1))
     other_place = _apart(view[AT_PLACE], view[OWN_WEIGHT], laws.own_place_strength, in_category * at_merchant)
     terms[PLACE_OWN] = _departs(laws.departure, other_place)
+    # What the account has long been doing is no evidence, however rare it is elsewhere.
+    beyond = max(view[AT_PLACE] - laws.settled, 0.0)
+    everyone = laws.own_place_strength * in_category * at_merchant * normal
+    own = (view[ALIKE] * beyond / max(view[AT_PLACE], 1e-9) + everyone) / (view[OWN_WEIGHT] + laws.own_place_strength)
+    terms[HABIT] = -max(np.log(own / (in_category * at_merchant * normal)), 0.0)
     return other_amount * laws.tells[AMOUNT_OWN] + other_place * laws.tells[PLACE_OWN]
 
 

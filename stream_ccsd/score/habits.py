@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 
 from stream_ccsd.account import (
+    ALIKE,
     AT_HOUR,
     AT_PLACE,
     GAP,
@@ -36,6 +37,8 @@ from stream_ccsd.settings import Settings
 
 # Gaps that a usual one is worth at least, before an account belongs to a class.
 _SETTLED = 3.0
+# How far apart, in log amounts, payments at one place may lie and still be alike.
+_SPREAD = 0.25
 
 
 def decay_by_lag(settings: Settings) -> FloatArray:
@@ -60,13 +63,17 @@ def look_back(
     view[USUAL] = account.usual_sum / account.usual_weight if account.usual_weight > 0.0 else 0.0
     held = account.held
     kept = min(held, NAMED)
-    same = weight = 0.0
+    here = np.log1p(event.amount)
+    same = weight = alike = 0.0
     for lag in range(1, kept + 1):
         entry = history[held - lag]
         weight += decay[lag]
         if entry.merchant == event.merchant and entry.category == event.category:
             same += decay[lag]
+            distance = (here - np.log1p(entry.amount)) / _SPREAD
+            alike += decay[lag] * np.exp(-0.5 * distance * distance)
     view[AT_PLACE], view[OWN_WEIGHT] = same, weight
+    view[ALIKE] = alike / (_SPREAD * np.sqrt(2.0 * np.pi))
     for i in range(len(names)):
         same = 0.0
         for lag in range(1, kept + 1):
