@@ -120,6 +120,10 @@ class StateSizes(NamedTuple):
     local_history: int
     named: int = 0  # declared categories, of which codes are kept
 
+    def __str__(self) -> str:
+        declared = f", {self.named} declared categories" if self.named else ""
+        return f"window {self.window}, local history {self.local_history}{declared}"
+
 
 def state_sizes(data: bytes) -> StateSizes | None:
     """Of the settings a state was packed under; None if the bytes do not say."""
@@ -226,12 +230,7 @@ class AccountCodec:
             return "these bytes are not an account state"
         if version != STATE_VERSION:
             return f"account state of version {version}, this program reads version {STATE_VERSION}"
-        return f"account state for {_described(StateSizes(*sizes))}, the model has {_described(self.sizes)}"
-
-
-def _described(sizes: StateSizes) -> str:
-    declared = f" and {sizes.named} declared categories" if sizes.named else ""
-    return f"window {sizes.window}, local history {sizes.local_history}{declared}"
+        return f"account state for {StateSizes(*sizes)}, the model has {self.sizes}"
 
 
 def _length(data: object) -> str:

@@ -142,7 +142,7 @@ class Engine:
         self._numbers = [f.name for f in self._declared if f.kind == "number"]
         self._terms = term_names(self._declared)
         named = len(self._categories)
-        self._codec = AccountCodec(settings.window, settings.local_history, named)
+        self._codec = AccountCodec(*model.state_sizes)
         self._work = Workspace.of(len(model.index.z), self._codec.longest_history, settings.local_history, named)
         self._machine = make_machine(compile_model(model, self.threshold), self._work)
         self._added = [score for score in scores() if score.compute is not None]
@@ -384,12 +384,10 @@ def compile_model(model: Model, threshold: float | None = None) -> CompiledModel
         takeover_cap=float(settings.takeover_cap),
         takeover_drift=float(settings.takeover_drift),
         tails=tuple(model.tails[s.name] for s in COMPILED),
-        fused_tail=model.tails[FUSED],
         policy=build_policy(settings, model.threshold if threshold is None else threshold),
         with_divergence=settings.divergence,
         joining=np.array(joining),
         offsets=model.budget_offsets(),
-        fused=on == FUSED,
         grace=float(settings.grace),
         lags=np.arange(1, settings.local_history + 1),
     )

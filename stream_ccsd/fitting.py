@@ -22,8 +22,8 @@ from stream_ccsd.library.building import Axes, Choices, Clock, Observations, bui
 from stream_ccsd.library.index import build_index
 from stream_ccsd.library.laws import CELL, Laws
 from stream_ccsd.library.learning import choose
-from stream_ccsd.library.model import Model
-from stream_ccsd.library.tails import Tail, fit_tail, rarities
+from stream_ccsd.library.model import Model, state_sizes_of
+from stream_ccsd.library.tails import Tail, fit_tail
 from stream_ccsd.library.windows import AccountHistory, library_windows
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 from stream_ccsd.progress import Progress
@@ -91,7 +91,7 @@ def fit(
         settings=settings,
         index=index,
         laws=lesson.laws(),
-        tails={name: fit_tail(np.empty(0), settings.tail_share) for name in (FUSED, *(s.name for s in COMPILED))},
+        tails={name: fit_tail(np.empty(0), settings.tail_share) for name in (s.name for s in COMPILED)},
         sigma_y=sigma_y,
         takeover_share=_takeover_share(lesson.chosen, settings),
         threshold=threshold_by_budget(settings.alert_rate),
@@ -218,7 +218,7 @@ class _Lesson:
         return replace(self, chosen=choose(self.seen, self.weight, self.settings, self.axes))
 
     def _views(self) -> FloatArray:
-        codec = _codec(self.settings)
+        codec = AccountCodec(*state_sizes_of(self.settings))
         decay, laws, slab = decay_by_lag(self.settings), self.laws(), codec.slab(1)
         views = np.empty((len(self.seen.cell), VIEW + len(self.seen.names)))
         done = 0
@@ -238,10 +238,6 @@ class _Lesson:
         line = np.quantile(evidence, 1.0 - self.settings.contamination)
         weight: FloatArray = 1.0 / (1.0 + np.exp(np.minimum(evidence - line, 700.0)))
         return weight
-
-
-def _codec(settings: Settings) -> AccountCodec:
-    return AccountCodec(settings.window, settings.local_history, sum(f.kind == "category" for f in settings.declared))
 
 
 def _clock(calendar: Calendar) -> Clock:
@@ -327,15 +323,11 @@ def _calibrate(
         slow = score_histories(model, [lesson.histories[p] for p in held_out])[0]
         outputs["scores"][rows_of(held_out), DIVERGENCE] = slow["scores"][:, DIVERGENCE]
     share = model.settings.tail_share
-    tails = {s.name: fit_tail(outputs["scores"][:, i], share) for i, s in enumerate(COMPILED)}
-    rarest = np.zeros(len(outputs))
-    for i, (score, offset) in enumerate(zip(COMPILED, model.budget_offsets(), strict=True)):
-        if score.joins_alert:
-            rarest = np.maximum(rarest, rarities(tails[score.name], outputs["scores"][:, i]) - offset)
-    tails[FUSED] = fit_tail(rarest, share)
+    whose = np.repeat(np.arange(len(sizes)), sizes)
+    tails = {s.name: fit_tail(outputs["scores"][:, i], share, whose) for i, s in enumerate(COMPILED)}
     for score in scores():
         if score.compute is not None and score.rated:
-            tails[score.name] = fit_tail(added_score(score, outputs, lesson.batch.events), share)
+            tails[score.name] = fit_tail(added_score(score, outputs, lesson.batch.events), share, whose)
     return tails
 
 
@@ -344,7 +336,7 @@ def score_histories(
 ) -> tuple[AnyArray, AnyArray]:
     """The engine's answers to whole histories, account after account, as one table of outputs, and their events."""
     settings = model.settings
-    codec = _codec(settings)
+    codec = AccountCodec(*model.state_sizes)
     workspace = Workspace.of(len(model.index.z), codec.longest_history, settings.local_history, codec.sizes.named)
     machine = make_machine(compile_model(model), workspace)
     batch = _events(histories, settings)

@@ -147,7 +147,7 @@ class Settings:
     """Share of frauds taken to differ, from everyone or from their account, in a field other than amount and place."""
     amount_departure: float = 0.5
     """Share of frauds taken to differ in their amount from what the account usually pays."""
-    settled: float = 10.0
+    settled: float = 12.0
     """Decayed visits to a place that may be somebody else's; what goes beyond them is a habit, and no evidence."""
     evidence_floor: float = 1e-4
     """Density of a number that was never seen: caps its evidence."""

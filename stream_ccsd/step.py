@@ -39,16 +39,14 @@ class CompiledModel(NamedTuple):
     change_law: ChangeLaw
     laws: Laws
     decay: FloatArray  # of the account's own transactions, by lag
-    missing: int  # the code of a declared category that is not there
+    missing: Any  # the code of a declared category that is not there
     takeover_cap: float
     takeover_drift: float
     tails: tuple[Tail, ...]  # of each score
-    fused_tail: Tail
     policy: Policy
     with_divergence: bool
     joining: AnyArray  # scores that the alert score is the rarest of
     offsets: FloatArray  # of each score: -log of its share of the alert budget
-    fused: bool  # whether that is rated again, or is one score's own rarity
     grace: float
     lags: AnyArray  # ends of the earlier windows, 1 .. L
 
@@ -178,13 +176,13 @@ def _score_outcome(model: CompiledModel, workspace: Workspace, accounts: Account
 
 @njit(cache=True, nogil=True)
 def _rate(model: CompiledModel, out: Any) -> None:
-    """Rarities of all scores, and the alert score."""
+    """Rarities of all scores, and the alert score: shares of the budget add up, so it holds what the budget says."""
     for i in range(len(out.scores)):
         out.rarities[i] = rarity(model.tails[i], out.scores[i])
     rarest = 0.0
     for i in model.joining:
         rarest = max(rarest, out.rarities[i] - model.offsets[i])
-    out.score = rarity(model.fused_tail, rarest) if model.fused else rarest
+    out.score = rarest
 
 
 @njit(cache=True, nogil=True)

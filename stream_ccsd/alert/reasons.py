@@ -14,9 +14,12 @@ from stream_ccsd.alert.sentences import ANYONE, explain_evidence, one_in, takeov
 from stream_ccsd.batch import Batch
 from stream_ccsd.library.model import Model
 from stream_ccsd.library.windows import CATEGORY_CHANGED, MERCHANT_CHANGED
-from stream_ccsd.scores import COMPILED, EVIDENCE, FUSED
+from stream_ccsd.scores import COMPILED, EVIDENCE, FUSED, TAKEOVER
 from stream_ccsd.scores import scores as all_scores
 from stream_ccsd.transaction import Transaction
+
+# Rarity from which on a takeover is worth a sentence, also where something else raised the alert: 1 in 20.
+_NOTABLE = 3.0
 
 
 @dataclass(frozen=True)
@@ -153,7 +156,7 @@ def _reasons(
     if not said:
         said = [(float(batch.outputs[i]["scores"][EVIDENCE]), "raised before: its reasons were given the first time")]
     run, takeover = int(batch.backgrounds[i]["run"]), scores["takeover"]
-    if takeover and run and batch.backgrounds[i]["id"]:
+    if takeover and run and batch.backgrounds[i]["id"] and batch.outputs[i]["rarities"][TAKEOVER] >= _NOTABLE:
         said.append((takeover, takeover_sentence(run)))
     said += [
         part for score in all_scores() if score.explain for part in score.explain(model, transaction, batch.outputs[i])

@@ -35,6 +35,7 @@ ANYONE = "fit anyone better than this account"
 """How the sentence of a takeover ends."""
 
 _LEAST = 0.05  # nats: what is less says nothing
+_REST = "everything else about it, taken together"
 _ENOUGH = 50.0  # transactions of a category that people can be told about it
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
@@ -63,9 +64,10 @@ def takeover_sentence(run: int) -> str:
 
 
 def explain_evidence(model: Model, transaction: Transaction, batch: Batch, i: int) -> list[tuple[float, str]]:
-    """Terms of an alert's evidence with their sentences; none where its view is no longer kept.
+    """The terms that speak for fraud with their sentences, and all others as one: they add up to the evidence.
 
-    They come from the view that the account remembers, rounded as it is there, so that a repeated alert says the same.
+    Nothing where the view of the transaction is no longer kept. They come from the view that the account remembers,
+    rounded as it is there, so that a repeated alert says the same.
     """
     background, one = batch.backgrounds[i], slice(i, i + 1)
     if not background["id"]:
@@ -76,9 +78,9 @@ def explain_evidence(model: Model, transaction: Transaction, batch: Batch, i: in
     evidence_of(model.laws, batch.events[one], batch.names[one], batch.numbers[one], view[None], missing, terms)
     case = _Case(model, transaction, batch.events[i], view)
     names = term_names(model.settings.declared)
-    return [
-        (nats, case.sentence(name)) for name, nats in zip(names, terms[0].tolist(), strict=True) if abs(nats) >= _LEAST
-    ]
+    values = terms[0].tolist()
+    said = [(nats, case.sentence(name)) for name, nats in zip(names, values, strict=True) if nats >= _LEAST]
+    return [*said, (sum(values) - sum(nats for nats, _ in said), _REST)]
 
 
 @dataclass(frozen=True)

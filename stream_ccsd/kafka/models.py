@@ -18,11 +18,10 @@ log = logging.getLogger(__name__)
 def unfit_for(current: Model, new: Model) -> str | None:
     """Why account states of one model cannot go on with another; None if they can."""
     old, now = current.settings, new.settings
-    if (old.window, old.local_history) != (now.window, now.local_history):
-        return (
-            f"its windows are {now.window} and {now.local_history} transactions long, those of the account states "
-            f"{old.window} and {old.local_history}"
-        )
+    if current.state_sizes != new.state_sizes:
+        return f"it is for {new.state_sizes}, the account states are for {current.state_sizes}"
+    if old.fields != now.fields:
+        return f"it has the fields {', '.join(now.fields)}, the account states those of {', '.join(old.fields)}"
     return "it is standardised over whole histories" if now.standardise != "causal" else None
 
 

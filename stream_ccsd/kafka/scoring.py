@@ -224,12 +224,11 @@ class PartitionScorer:
 
     def _check_sizes(self, state: bytes) -> None:
         """Once: all states of a table are of one size."""
-        settings, sizes = self._engine.model.settings, state_sizes(state)
-        if sizes is not None and sizes != (settings.window, settings.local_history):
+        wanted, sizes = self._engine.model.state_sizes, state_sizes(state)
+        if sizes is not None and sizes != wanted:
             raise ForeignStateError(
-                f"the account states are of windows of {sizes[0]} and histories of {sizes[1]} transactions, the model "
-                f"has {settings.window} and {settings.local_history}: go on with a model of the same windows, or begin "
-                "anew with another --group"
+                f"the account states are for {sizes}, the model has {wanted}: go on with a model of the same windows and "
+                "fields, or begin anew with another --group"
             )
         self._sizes_checked = True
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -149,7 +149,7 @@ def kernel_law(law: IntArray, cell: IntArray, weight: FloatArray, laws: int, sig
     )
     start = np.append(0, np.cumsum(np.bincount(law[first], minlength=laws)))
     total = np.add.reduceat(weight, first) if len(law) else np.empty(0)
-    mass = np.bincount(law, weight, laws)
+    mass = np.bincount(law, weight, laws).astype(float)
     return KernelLaw(start.astype(np.int64), cell[first].astype(np.int64), total, mass, _kernel(sigma))
 
 
@@ -231,7 +231,7 @@ def build_laws(
         )
     ]
     of_pair = np.searchsorted(seen.categories, seen.pairs >> np.uint64(32))
-    merchants = np.bincount(of_pair[amounts[2].mass > 0], minlength=len(seen.categories)) + 1.0
+    merchants = 1.0 + np.bincount(of_pair[amounts[2].mass > 0], minlength=len(seen.categories)).astype(float)
     return read_only(
         Laws(
             **_joined("amount", amounts),
@@ -267,7 +267,7 @@ def _always(term: str) -> bool:
     return term in ("amount", "category", "merchant", "habit")
 
 
-def _joined(name: str, laws: list[KernelLaw]) -> dict[str, AnyArray]:
+def _joined(name: str, laws: list[KernelLaw]) -> dict[str, Any]:
     """Several families of laws on one axis, one after the other."""
     shift = np.cumsum([0, *(len(law.cells) for law in laws)])
     start = np.concatenate([law.start[:-1] + by for law, by in zip(laws, shift, strict=False)] + [shift[-1:]])
@@ -280,7 +280,7 @@ def _joined(name: str, laws: list[KernelLaw]) -> dict[str, AnyArray]:
     }
 
 
-def _usual(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axes) -> dict[str, AnyArray]:
+def _usual(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axes) -> dict[str, Any]:
     if not len(seen.view):
         seen, weight = replace(seen, view=np.zeros((1, USUAL_WEIGHT + 1))), weight[:1]
         cell = np.zeros(1, np.int64)
@@ -290,7 +290,7 @@ def _usual(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axes) 
     return {"usual_cells": law.cells, "usual_weight": law.weight / max(law.mass[0], 1e-9), "usual_kernel": law.kernel}
 
 
-def _time(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axes) -> dict[str, AnyArray]:
+def _time(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axes) -> dict[str, Any]:
     hour, weekday = np.full(QUARTERS, 1.0 / 24.0), np.full(7, 1.0 / 7.0)
     counts = np.ones((2, RATES, COUNTS))
     gaps = np.ones((RATES, OCTAVES))
@@ -306,7 +306,7 @@ def _time(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axes) -
     return {"hour": hour, "weekday": weekday, "counts": np.ascontiguousarray(counts), "gaps": gaps}
 
 
-def _declared(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axes) -> dict[str, AnyArray]:
+def _declared(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axes) -> dict[str, Any]:
     keys, weights, start, mass = [], [], [0], []
     for codes in seen.names:
         known, value = np.unique(codes, return_inverse=True)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from stream_ccsd.account import StateSizes
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.codes import Codes
 from stream_ccsd.errors import StreamCcsdError
@@ -71,6 +72,11 @@ class Model:
     def codes(self) -> Codes:
         """Categories and merchants as the model's arrays hold them."""
         return Codes(self.names)
+
+    @property
+    def state_sizes(self) -> StateSizes:
+        """Of the account states that go with it."""
+        return state_sizes_of(self.settings)
 
     def budget_offsets(self) -> FloatArray:
         """Of each score, -log of its share of the alert budget, where alerts are on the rarest of several."""
@@ -195,6 +201,12 @@ class Model:
         }
 
 
+def state_sizes_of(settings: Settings) -> StateSizes:
+    """Of account states under these settings."""
+    named = sum(field.kind == "category" for field in settings.declared)
+    return StateSizes(settings.window, settings.local_history, named)
+
+
 def _bytes(texts: Iterable[str]) -> pa.Array:
     """Texts made by hand may hold what is no UTF-8: as bytes they come back as they were."""
     return pa.array([text.encode("utf-8", "surrogatepass") for text in texts], pa.binary())
@@ -294,7 +306,7 @@ def _plain(tail: Tail) -> dict[str, Any]:
 def _tails(described: dict[str, Any]) -> dict[str, Tail]:
     """Of every score the model was fitted with; the built-in ones must be there."""
     tails = {name: _tail(values) for name, values in described.items()}
-    missing = {FUSED, *(score.name for score in COMPILED)} - tails.keys()
+    missing = {score.name for score in COMPILED} - tails.keys()
     if missing:
         raise KeyError(", ".join(sorted(missing)))
     return tails

@@ -13,10 +13,12 @@ import numpy as np
 from numba import njit
 from scipy.optimize import minimize_scalar
 
-from stream_ccsd.numeric import FloatArray, read_only
+from stream_ccsd.numeric import AnyArray, FloatArray, IntArray, read_only
 
 _KNOTS = 400
 _MIN_TAIL = 20
+# What one account may have of the tail: so many scores, or this share of it.
+_MOST_OF_ONE, _SHARE_OF_ONE = 3, 0.05
 _MAX_SHAPE = 1.0
 _MIN_SCALE = 1e-3
 # A scale so large that nothing is ever rare.
@@ -33,12 +35,20 @@ class Tail(NamedTuple):
     scale: float
 
 
-def fit_tail(scores: FloatArray, tail_share: float) -> Tail:
-    """Calibrate on scores of held-out normal transactions; NaN (not scored) are left out.
+def fit_tail(scores: FloatArray, tail_share: float, accounts: IntArray | None = None) -> Tail:
+    """Calibrate on scores of left-out normal transactions; NaN (not scored) are left out.
+
+    Transactions of one account are alike: one odd account would decide what is rare for all. Where ``accounts`` says
+    whose each score is, no account has more than a twentieth of the tail.
 
     Without any score, nothing can be said to be rare: the rate of everything is 1.
     """
-    scores = np.sort(scores[~np.isnan(scores)])
+    known = ~np.isnan(scores)
+    scores = scores[known]
+    n = len(scores)
+    if accounts is not None and n:
+        scores = scores[_thinned(scores, accounts[known], tail_share)]
+    scores = np.sort(scores)
     n = len(scores)
     if n == 0:
         return read_only(Tail(np.array([0.0, 1.0]), np.zeros(2), 0.0, 0.0, _NO_TAIL))
@@ -56,6 +66,22 @@ def fit_tail(scores: FloatArray, tail_share: float) -> Tail:
     # With hardly any spread, nothing is known of the scale: one nat of score is then one nat of rarity.
     shape, scale = _fit_pareto(excess) if len(excess) >= 2 and excess.mean() > _MIN_SCALE else (0.0, 1.0)
     return read_only(Tail(knots, rarity, float(max(beyond, rarity[-1])), float(shape), float(max(scale, _MIN_SCALE))))
+
+
+def _thinned(scores: FloatArray, accounts: IntArray, tail_share: float) -> AnyArray:
+    """Which scores stay: all of the body, and of each account's in the tail no more than its share, spread evenly."""
+    size = max(round(tail_share * len(scores)), _MIN_TAIL)
+    line = np.partition(scores, max(len(scores) - 1 - size, 0))[max(len(scores) - 1 - size, 0)]
+    kept = np.ones(len(scores), dtype=bool)
+    above = np.flatnonzero(scores > line)
+    most = max(_MOST_OF_ONE, round(_SHARE_OF_ONE * len(above)))
+    for account in np.unique(accounts[above]):
+        own = above[accounts[above] == account]
+        if len(own) > most:
+            order = own[np.argsort(scores[own], kind="stable")]
+            kept[order] = False
+            kept[order[np.linspace(0, len(order) - 1, most).round().astype(int)]] = True
+    return kept
 
 
 def _fit_pareto(excess: FloatArray) -> tuple[float, float]:
