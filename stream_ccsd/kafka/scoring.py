@@ -227,8 +227,8 @@ class PartitionScorer:
         wanted, sizes = self._engine.model.state_sizes, state_sizes(state)
         if sizes is not None and sizes != wanted:
             raise ForeignStateError(
-                f"the account states are for {sizes}, the model has {wanted}: go on with a model of the same windows and "
-                "fields, or begin anew with another --group"
+                f"the account states are for {sizes}, the model has {wanted}: go on with a model of the same windows "
+                "and fields, or begin anew with another --group"
             )
         self._sizes_checked = True
 
