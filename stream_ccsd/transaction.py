@@ -195,7 +195,7 @@ def unsound(transaction: object) -> str | None:
         and t.merchant
         and t.id
     ):
-        return _unsound_fields(t.fields) if t.fields else None
+        return None if t.fields.__class__ is dict and not t.fields else _unsound_fields(t.fields)
     for name in ("account", "merchant", "category", "id"):
         text = getattr(transaction, name)
         if not isinstance(text, str) or not (text or name == "category"):
