@@ -278,7 +278,7 @@ def _named(name: str, value: Any, position: str | None) -> str:
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float | Decimal) and abs(value) < 2**64:
+    if isinstance(value, float | Decimal) and -(2**64) < value < 2**64:
         # What a table made of whole numbers where some are missing.
         value = int(value) if value == int(value) else str(value)
     return "" if isinstance(value, str) and not value else _text(name, value, position)
