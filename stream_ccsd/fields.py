@@ -23,6 +23,16 @@ MAX_FIELDS = 32
 """Declared fields; each costs an account memory."""
 
 
+TERMS = (
+    *("amount", "amount_own", "category", "merchant", "place_own", "habit"),
+    *("hour", "hour_own", "weekday", "gap", "count_hour", "count_day"),
+)
+"""What every transaction has evidence of, by name (``score.evidence``); terms of declared fields follow."""
+
+OWN = "_own"
+"""What a term's name ends in that compares with the account itself."""
+
+
 class FieldError(StreamCcsdError):
     """A declaration that does not name a field and its kind."""
 
@@ -41,8 +51,10 @@ class Field:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]{0,63}", self.name):
             raise FieldError(f"a field's name is a word of letters, digits and '_', got {self.name!r}")
-        if self.name.casefold() in TAKEN:
+        if self.name.casefold() in TAKEN or self.name in TERMS:
             raise FieldError(f"a field cannot be called {self.name!r}: something else is")
+        if self.name.endswith(OWN):
+            raise FieldError(f"a field's name cannot end in {OWN!r}, got {self.name!r}: a term of the evidence does")
         if self.kind not in KINDS:
             raise FieldError(f"the field {self.name!r} is of kind {self.kind!r}, expected one of {', '.join(KINDS)}")
 

@@ -18,6 +18,7 @@ from stream_ccsd.codes import Codes
 from stream_ccsd.divergence import median_bandwidth
 from stream_ccsd.engine import added_score, compile_model
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.fields import OWN
 from stream_ccsd.library.building import Axes, Choices, Clock, Observations, build_laws
 from stream_ccsd.library.index import build_index
 from stream_ccsd.library.laws import CELL, Laws
@@ -28,7 +29,7 @@ from stream_ccsd.library.windows import AccountHistory, library_windows
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 from stream_ccsd.progress import Progress
 from stream_ccsd.sampling import shuffled
-from stream_ccsd.score.evidence import OWN, evidence_of, term_names
+from stream_ccsd.score.evidence import evidence_of, term_names
 from stream_ccsd.score.habits import decay_by_lag, views_of
 from stream_ccsd.scores import COMPILED, DIVERGENCE, FUSED, scores
 from stream_ccsd.settings import Settings

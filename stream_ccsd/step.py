@@ -239,6 +239,11 @@ def _answer_again(model: CompiledModel, accounts: Accounts, batch: Batch, i: int
         entry = history[account.held - 1 - ago]
         if (entry.amount, entry.category, entry.merchant) != (event.amount, event.category, event.merchant):
             out.status = DIFFERENT
+    named = accounts.named[event.row]
+    kept = min(account.held, named.shape[1])
+    for f in range(named.shape[0]):
+        if ago < kept and named[f, kept - 1 - ago] != batch.names[i, f]:
+            out.status = DIFFERENT
     for j in range(len(out.scores)):
         out.scores[j] = answer.scores[j]
     out.previous_maximum, out.maximum = answer.previous_maximum, answer.maximum

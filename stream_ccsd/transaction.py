@@ -195,7 +195,7 @@ def unsound(transaction: object) -> str | None:
         and t.merchant
         and t.id
     ):
-        return _unsound_fields(t.fields) if t.fields else None
+        return None if t.fields.__class__ is dict and not t.fields else _unsound_fields(t.fields)
     for name in ("account", "merchant", "category", "id"):
         text = getattr(transaction, name)
         if not isinstance(text, str) or not (text or name == "category"):
@@ -218,7 +218,7 @@ def _unsound_fields(values: object) -> str | None:
         if value is None or isinstance(value, str):
             continue
         if not isinstance(value, int | float) or not -MAX_NUMBER <= value <= MAX_NUMBER:
-            return f"{_shown(name)}: expected text, a number within 2**53 or None, got {_shown(value)}"
+            return f"{_shown(name).strip(chr(39))}: expected text, a number within 2**53 or None, got {_shown(value)}"
     return None
 
 
@@ -274,20 +274,26 @@ def _text(name: str, value: Any, position: str | None) -> str:
 
 def _named(name: str, value: Any, position: str | None) -> str:
     """The value of a category that was declared; empty where it is missing."""
-    if value is None or (isinstance(value, float) and math.isnan(value)):
+    if value is None or _is_nan(value):
         return ""
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, float | Decimal):  # what a table made of whole numbers where some are missing
-        value = int(value) if value == value // 1 else str(value)
-    return "" if value == "" else _text(name, value, position)
+    if isinstance(value, float | Decimal) and -(2**64) < value < 2**64:
+        # What a table made of whole numbers where some are missing.
+        value = int(value) if value == int(value) else str(value)
+    return "" if isinstance(value, str) and not value else _text(name, value, position)
 
 
 def _measured(name: str, value: Any, position: str | None) -> float | None:
     """The value of a number that was declared; None where it is missing."""
-    if value is None or value == "" or (isinstance(value, float) and math.isnan(value)):
+    if value is None or (isinstance(value, str) and not value) or _is_nan(value):
         return None
     return _number(name, value, position)
+
+
+def _is_nan(value: Any) -> bool:
+    """What a table has where a number is missing."""
+    return math.isnan(value) if isinstance(value, float) else isinstance(value, Decimal) and value.is_nan()
 
 
 def _amount(value: Any, position: str | None) -> float:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
+from replay.simulated import town_settings
 from replay.simulator import SimulatedStream, simulate
 from replay.source import FileSource
 from stream_ccsd.engine import Engine, Result
@@ -90,6 +91,13 @@ def model(stream, tmp_path_factory) -> Model:
         fitted = fit((t for t in stream.transactions if t.account in normal), SMALL)
         Engine(fitted).process(stream.transactions[0])
     return fitted
+
+
+@pytest.fixture(scope="session")
+def town_model(stream) -> Model:
+    """The same accounts with all that a simulated transaction says: country and device, hours and days."""
+    normal = stream.normal_accounts()
+    return fit((t for t in stream.transactions if t.account in normal), town_settings(SMALL))
 
 
 def with_settings(model: Model, **changes) -> Model:

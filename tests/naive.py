@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from itertools import product
 
 import numpy as np
@@ -171,30 +174,301 @@ def window_score(windows, amounts, categories, merchants, s, sigma_x, sigma_y, k
     return 0.5 * (pp + qq) - pq
 
 
-def outcome_kernel(o, o2, s):
-    value = math.exp(-((o[0] - o2[0]) ** 2) / (2 * s.sigma_u**2))
-    return value * (1.0 if o[1] == o2[1] else s.mismatch) * (1.0 if o[2] == o2[2] else s.mismatch)
+# --- Evidence and takeover, from transactions as they are: texts, lists and sums ----------------------------------
+
+CELL = 0.01
+KEPT = 128  # newest transactions that an account's places and values are looked up in
+COUNTED = 24  # newest transactions that are counted
 
 
-def outcome_score(o, law, s):
-    """-log( sum_j q_j k(o, o_j) / sqrt(sum_ij q_i q_j k(o_i, o_j)) ), law a list of (share, outcome)."""
-    density = sum(share * outcome_kernel(o, o2, s) for share, o2 in law) + s.outcome_ridge
-    own = sum(a * b * outcome_kernel(x, y, s) for a, x in law for b, y in law)
-    return -math.log(density / math.sqrt(own))
+def cell(value):
+    return round(value / CELL)
 
 
-def habit_score(history, o, law, s, strength):
-    """The same with the account's decayed law mixed in; history from oldest to newest, without o."""
-    density = sum(share * outcome_kernel(o, o2, s) for share, o2 in law) + s.outcome_ridge
-    own = sum(a * b * outcome_kernel(x, y, s) for a, x in law for b, y in law)
-    likeness = weight = 0.0
-    for lag, past in enumerate(reversed(history), start=1):
-        if lag > s.local_history:
-            break
-        decay = 0.5 ** (lag / s.half_life)
-        likeness += decay * outcome_kernel(o, past, s)
-        weight += decay
-    return -math.log((likeness + strength * density) / (weight + strength) / math.sqrt(own))
+def bump(distance, sigma):
+    """A Gaussian density at whole cells, cut off after six bandwidths."""
+    if distance > math.ceil(6 * sigma / CELL):
+        return 0.0
+    return math.exp(-0.5 * (distance * CELL / sigma) ** 2) / (sigma * math.sqrt(2 * math.pi))
+
+
+def kernel_sum(values, at, sigma):
+    return sum(bump(abs(cell(v) - cell(at)), sigma) for v in values)
+
+
+def leant(inside, mass, strength, behind):
+    return (inside + strength * behind) / (mass + strength)
+
+
+def departs(p, ratio):
+    """Evidence of a field in which only a share p of frauds differ."""
+    return math.log(p) + ratio if ratio > 30 else math.log(1 - p + p * math.exp(ratio))
+
+
+def by_account(transactions):
+    accounts = {}
+    for t in transactions:
+        accounts.setdefault(t.account, []).append(t)
+    return {name: sorted(own, key=lambda t: t.time) for name, own in sorted(accounts.items())}
+
+
+def signed_log(value, scale):
+    return math.copysign(math.log1p(abs(value) / scale), value)
+
+
+def octave(gap, scale):
+    return min(int(math.log1p(gap / scale) / math.log(2)), 63)
+
+
+def decayed(values, half_life):
+    """Sum and weight of values from oldest to newest; the newest counts for 1."""
+    weights = [0.5 ** (age / half_life) for age in range(len(values))][::-1]
+    return sum(w * v for w, v in zip(weights, values, strict=True)), sum(weights)
+
+
+class Axes:
+    """What all transactions alike lay out: the usual amount of a category, scales of gaps and numbers."""
+
+    def __init__(self, transactions, numbers):
+        logs = [math.log1p(t.amount) for t in transactions]
+        self.everywhere = float(np.median(logs))
+        self.categories = sorted({t.category for t in transactions})
+        self.pairs = {(t.category, t.merchant) for t in transactions}
+        self.center = {}
+        for category in self.categories:
+            own = [math.log1p(t.amount) for t in transactions if t.category == category]
+            self.center[category] = (len(own) * float(np.median(own)) + 10 * self.everywhere) / (len(own) + 10)
+        self.amount_scale = math.log(max(math.expm1(max(logs)), 1.0))
+        gaps = [b.time - a.time for own in by_account(transactions).values() for a, b in itertools.pairwise(own)]
+        self.gap_scale = 0.01 * float(np.median([g for g in gaps if g > 0])) if any(g > 0 for g in gaps) else 1.0
+        self.octaves = min(math.floor(math.log1p(max(gaps, default=0.0) / self.gap_scale) / math.log(2)) + 1, 64)
+        self.number_scale, self.number_reach = {}, {}
+        for name in numbers:
+            there = [t.fields[name] for t in transactions if t.fields.get(name) is not None]
+            sizes = [abs(v) for v in there if v != 0]
+            self.number_scale[name] = float(np.median(sizes)) if sizes else 1.0
+            places = [signed_log(v, self.number_scale[name]) for v in there]
+            self.number_reach[name] = max(places) - min(places) + 1 if places else 1.0
+
+    def residual(self, t):
+        return math.log1p(t.amount) - self.center.get(t.category, self.everywhere)
+
+
+class View:
+    """What the earlier transactions of an account, in the order they came in, say about its next one."""
+
+    def __init__(self, past, t, axes, settings, calendar):
+        half_life, longest = settings.half_life, settings.window + settings.local_history - 1
+        total, self.usual_weight = decayed([axes.residual(p) for p in past], half_life)
+        self.usual = total / self.usual_weight if past else 0.0
+        self.kept = list(enumerate(reversed(past[-min(KEPT, longest) :]), start=1)) if past else []
+        self.half_life, self.t = half_life, t
+        self.weight = sum(0.5 ** (lag / half_life) for lag, _ in self.kept)
+        self.at_place = self.same(lambda p: (p.category, p.merchant) == (t.category, t.merchant))
+        self.alike = sum(
+            0.5 ** (lag / half_life)
+            * math.exp(-0.5 * ((math.log1p(t.amount) - math.log1p(p.amount)) / 0.25) ** 2)
+            / (0.25 * math.sqrt(2 * math.pi))
+            for lag, p in self.kept
+            if (p.category, p.merchant) == (t.category, t.merchant)
+        )
+        self._time(past, t, axes, calendar)
+
+    def same(self, is_same):
+        return sum(0.5 ** (lag / self.half_life) for lag, p in self.kept if is_same(p))
+
+    def _time(self, past, t, axes, calendar):
+        newest, moments, gaps = -math.inf, [], []
+        for p in past:  # a late one counts as if it came with the newest before it
+            gaps.append(max(p.time - newest, 0.0))
+            newest = max(newest, p.time)
+            moments.append(newest)
+        self.gap = max(t.time - newest, 0.0) if past else None
+        total, weight = decayed([math.log1p(g / axes.gap_scale) for g in gaps[1:]], self.half_life)
+        self.rate = 1 + min(max(math.floor(total / weight / math.log(2)), 0), 16) if weight >= 3 else 0
+        self.hour = self.weekday = None
+        self.in_hour = self.in_day = 0
+        self.at_hour = self.hour_weight = 0.0
+        day = calendar.of_days(1.0)
+        if day is None:
+            return
+        now = max(t.time, newest)
+        self.in_day = sum(now - m <= day for m in moments[-COUNTED:])
+        self.in_hour = sum(now - m <= day / 24 for m in moments[-COUNTED:])
+        self.hour, self.weekday = clock(t.time, calendar)
+        hours = [int(clock(p.time, calendar)[0]) for p in past]
+        near = [1.0 * (h == int(self.hour)) + 0.5 * ((h - int(self.hour)) % 24 in (1, 23)) for h in hours]
+        self.at_hour = 0.5 * decayed(near, self.half_life)[0]
+        self.hour_weight = decayed(hours, self.half_life)[1]
+
+
+def clock(time, calendar):
+    """Hour of day and weekday of a time, by the calendar of Python."""
+    moment = (calendar.origin or datetime(2024, 1, 1, tzinfo=UTC)) + timedelta(**{calendar.unit: time})
+    moment = moment.replace(microsecond=0) + timedelta(milliseconds=round(moment.microsecond / 1000))
+    return moment.hour + moment.minute / 60 + (moment.second + moment.microsecond / 1e6) / 3600, moment.weekday()
+
+
+class Laws:
+    """What normal accounts do, with everything summed up anew for each question."""
+
+    def __init__(self, transactions, chosen, settings, calendar, axes=None):
+        self.transactions, self.chosen, self.settings, self.calendar = transactions, chosen, settings, calendar
+        self.names = [f.name for f in settings.declared if f.kind == "category"]
+        self.numbers = [f.name for f in settings.declared if f.kind == "number"]
+        self.axes = axes or Axes(transactions, self.numbers)
+
+    @cached_property
+    def views(self):
+        accounts = by_account(self.transactions).values()
+        return [
+            View(own[:i], t, self.axes, self.settings, self.calendar) for own in accounts for i, t in enumerate(own)
+        ]
+
+    def amount_density(self, t):
+        u, sigma, c = math.log1p(t.amount), self.chosen.sigma_u, self.chosen
+        alike = [x for x in self.transactions if x.category == t.category]
+        there = [x for x in alike if x.merchant == t.merchant]
+        logs = [[math.log1p(x.amount) for x in part] for part in (self.transactions, alike, there)]
+        every = kernel_sum(logs[0], u, sigma) / len(logs[0]) + self.settings.evidence_floor
+        in_category = leant(kernel_sum(logs[1], u, sigma), len(alike), c.category_strength, every)
+        return leant(kernel_sum(logs[2], u, sigma), len(there), c.merchant_strength, in_category)
+
+    def place_shares(self, t):
+        known, total = len(self.axes.categories), len(self.transactions)
+        alike = [x for x in self.transactions if x.category == t.category]
+        if t.category not in self.axes.categories:
+            return 0.5 / (total + 0.5 * (known + 1)), 1.0
+        merchants = len({x.merchant for x in alike}) + 1
+        there = sum(x.merchant == t.merchant for x in alike)
+        return (len(alike) + 0.5) / (total + 0.5 * (known + 1)), leant(
+            there, len(alike), self.chosen.place_strength, 1 / merchants
+        )
+
+    def innovation(self, view):
+        trusted = view.usual_weight / (view.usual_weight + self.chosen.usual_strength)
+        return self.axes.residual(view.t) - view.usual * trusted
+
+    def usual_density(self, innovation):
+        values = [self.innovation(v) for v in self.views]
+        return kernel_sum(values, innovation, self.chosen.usual_sigma) / len(values) + self.settings.evidence_floor
+
+    def hour_density(self, hour):
+        sigma, quarter = self.chosen.hour_sigma, lambda h: int(h * 4)
+        wheel = [math.exp(-0.5 * (min(q, 96 - q) / 4 / sigma) ** 2) for q in range(96)]
+        total = sum(wheel[(quarter(v.hour) - quarter(hour)) % 96] for v in self.views) / sum(wheel) * 4
+        return (total + 1 / 24) / (len(self.views) + 1)
+
+    def weekday_share(self, day):
+        return (sum(v.weekday == day for v in self.views) + 1) / (len(self.views) + 7)
+
+    def _shares_by_rate(self, rate, value, pairs, before):
+        everyone = (sum(v == value for _, v in pairs) + before) / (len(pairs) + 1)
+        alike = [v for r, v in pairs if r == rate]
+        return leant(sum(v == value for v in alike), len(alike), self.chosen.pace_strength, everyone)
+
+    def gap_share(self, rate, gap):
+        pairs = [(v.rate, octave(v.gap, self.axes.gap_scale)) for v in self.views if v.gap is not None]
+        at = octave(gap, self.axes.gap_scale)
+        before = 1 / self.axes.octaves if at < self.axes.octaves else 1e-6
+        spread = 1 + (64 - self.axes.octaves) * 1e-6
+        everyone = (sum(v == at for _, v in pairs) + before) / (len(pairs) + spread)
+        alike = [v for r, v in pairs if r == rate]
+        return leant(sum(v == at for v in alike), len(alike), self.chosen.pace_strength, everyone)
+
+    def count_share(self, span, rate, count):
+        """Of transactions that so many or more came before."""
+        pairs = [(v.rate, getattr(v, span)) for v in self.views]
+        fading = [0.5 ** (1 + n) for n in range(25)]
+        return sum(self._shares_by_rate(rate, n, pairs, fading[n] / sum(fading)) for n in range(count, 25))
+
+    def name_share(self, name, value):
+        values = [t.fields.get(name) or "" for t in self.transactions]
+        strength = self.chosen.name_strength[self.names.index(name)]
+        return leant(values.count(value), len(values), strength, 1 / (len(set(values)) + 1))
+
+    def number_density(self, name, value):
+        scale, sigma = self.axes.number_scale[name], self.chosen.number_sigma[self.numbers.index(name)]
+        there = [signed_log(v, scale) for v in (t.fields.get(name) for t in self.transactions) if v is not None]
+        return kernel_sum(there, signed_log(value, scale), sigma) / max(len(there), 1) + self.settings.evidence_floor
+
+    # --- evidence
+
+    def terms(self, past, t):
+        """Terms of the evidence, and of "somebody else"; before it is known which of them tell anything."""
+        view = View(past, t, self.axes, self.settings, self.calendar)
+        terms, apart = {}, {}
+        self._money_and_place(view, t, terms, apart)
+        self._clock_and_pace(view, terms, apart)
+        p = self.settings.departure
+        for i, name in enumerate(self.names):
+            value = t.fields.get(name) or ""
+            share = self.name_share(name, value)
+            terms[f"{name}_own"] = 0.0
+            if not value:
+                terms[name] = departs(p, math.log(0.1 / max(share, 0.01)))
+                continue
+            known = len({x.fields.get(name) or "" for x in self.transactions})
+            terms[name] = departs(p, math.log(1 / (known + 1) / share))
+            same = view.same(lambda x, name=name, value=value: (x.fields.get(name) or "") == value)
+            own = leant(same, view.weight, self.chosen.name_own[i], share)
+            apart[f"{name}_own"] = math.log(share / own)
+            terms[f"{name}_own"] = departs(p, apart[f"{name}_own"])
+        for name in self.numbers:
+            value = t.fields.get(name)
+            absent = sum(x.fields.get(name) is None for x in self.transactions) / len(self.transactions)
+            if value is None:
+                terms[name] = departs(p, math.log(0.1 / max(absent, 0.01)))
+            else:
+                density = max(1 - absent, 0.01) * self.number_density(name, value)
+                terms[name] = departs(p, -math.log(density * self.axes.number_reach[name]))
+        return terms, apart
+
+    def _money_and_place(self, view, t, terms, apart):
+        s, c, u = self.settings, self.chosen, math.log1p(t.amount)
+        normal = self.amount_density(t)
+        terms["amount"] = cell(u) * CELL - math.log(normal) - self.axes.amount_scale
+        share = c.usual_share * view.usual_weight / (view.usual_weight + c.usual_strength)
+        own = (1 - share) * normal + share * self.usual_density(self.innovation(view))
+        apart["amount_own"] = math.log(normal / own)
+        terms["amount_own"] = departs(s.amount_departure, apart["amount_own"])
+        in_category, at_merchant = self.place_shares(t)
+        known = len(self.axes.categories)
+        terms["category"] = -math.log(in_category * (known + 1))
+        terms["merchant"] = -math.log(at_merchant * (len(self.axes.pairs) + 1) / (known + 1))
+        place = in_category * at_merchant
+        apart["place_own"] = math.log(place / leant(view.at_place, view.weight, c.own_place_strength, place))
+        terms["place_own"] = departs(s.departure, apart["place_own"])
+        beyond = max(view.at_place - s.settled, 0) / view.at_place if view.at_place else 0.0
+        own = leant(view.alike * beyond, view.weight, c.own_place_strength, place * normal)
+        terms["habit"] = -max(math.log(own / (place * normal)), 0.0)
+
+    def _clock_and_pace(self, view, terms, apart):
+        p = self.settings.departure
+        terms |= dict.fromkeys(("hour", "hour_own", "weekday", "gap", "count_hour", "count_day"), 0.0)
+        if view.hour is not None:
+            normal = self.hour_density(view.hour)
+            terms["hour"] = departs(p, -math.log(normal * 24))
+            own = leant(view.at_hour, view.hour_weight, self.chosen.own_hour_strength, normal)
+            apart["hour_own"] = math.log(normal / own)
+            terms["hour_own"] = departs(p, apart["hour_own"])
+            terms["weekday"] = departs(p, -math.log(7 * self.weekday_share(view.weekday)))
+        if view.gap is None:
+            return
+        terms["gap"] = departs(p, -math.log(self.gap_share(view.rate, view.gap) * self.axes.octaves))
+        if view.hour is not None:
+            for span, count in (("hour", view.in_hour), ("day", view.in_day)):
+                share = self.count_share(f"in_{span}", view.rate, count)
+                terms[f"count_{span}"] = departs(p, math.log((25 - count) / 25 / share))
+
+
+def takeover(others, cap, drift):
+    """The cumulative sum with a floor at 0, after each of these."""
+    total, out = 0.0, []
+    for other in others:
+        total = max(0.0, total + min(other, cap) - drift)
+        out.append(total)
+    return out
 
 
 def k_medoids_loss(distances, medoids):

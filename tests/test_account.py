@@ -61,7 +61,7 @@ def test_any_other_bytes_are_refused(data):
 def test_other_settings_versions_and_types_are_named():
     slab = CODEC.slab(1)
     other = AccountCodec(5, 5)
-    with pytest.raises(StateError, match="for window 5 and local history 5, the model has 4 and 5"):
+    with pytest.raises(StateError, match="for window 5, local history 5, the model has window 4, local history 5"):
         CODEC.unpack(other.pack(other.slab(1), 0), slab, 0)
     packed = bytearray(CODEC.pack(slab, 0))
     packed[2] = 99

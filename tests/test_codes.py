@@ -57,11 +57,13 @@ def test_a_model_tells_them_apart(twins, stream, tmp_path):
     model = Model.load(tmp_path / "model")
     from stream_ccsd.engine import Engine
 
-    def outcome(merchant):
-        return Engine(model).process(Transaction("a", 1.0, 20.0, "groceries", merchant, "1")).outcome
+    category = next(t.category for t in moved if t.merchant == known)
 
-    assert outcome(stranger) == outcome("some other stranger")
-    assert outcome(known) < outcome(stranger)
+    def evidence(merchant):
+        return Engine(model).process(Transaction("a", 1.0, 20.0, category, merchant, "1")).evidence
+
+    assert evidence(stranger) == evidence("some other stranger")
+    assert evidence(known) < evidence(stranger)
 
 
 @given(st.lists(st.text(max_size=5), max_size=30))

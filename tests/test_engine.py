@@ -49,7 +49,7 @@ def test_batches_longer_than_a_chunk(model, stream, results, monkeypatch):
     monkeypatch.setattr("stream_ccsd.engine._CHUNK", 37)
     engine = Engine(model)
     assert engine.process_many(stream.transactions) == results
-    assert len(engine._events) == 37
+    assert len(engine._batch.events) == 37
 
 
 @pytest.mark.parametrize("cut", [10, 500, 1500])
@@ -61,7 +61,8 @@ def test_the_future_cannot_change_the_past(model, stream, results, cut):
 
 
 def test_scoring_sees_no_label():
-    assert set(Transaction.__dataclass_fields__) == {"account", "time", "amount", "category", "merchant", "id"}
+    columns = {"account", "time", "amount", "category", "merchant", "id", "fields"}
+    assert set(Transaction.__dataclass_fields__) == columns
 
 
 def test_accounts_do_not_influence_each_other(model, stream, results):
@@ -100,7 +101,7 @@ def test_a_duplicate_changes_nothing_and_answers_as_before(model, stream):
     for first in recent:
         again = engine.process(first.transaction)
         assert again.status == "duplicate"
-        for name in ("outcome", "habit", "divergence", "score", "maximum", "parts", "rarities"):
+        for name in ("scores", "score", "maximum", "rarities"):
             assert getattr(again, name) == getattr(first, name)
         assert (again.alert is None) == (first.alert is None)
     assert engine.states == before
@@ -247,7 +248,7 @@ def test_any_order_of_events_is_survived(model, data):
     one_by_one = [*map(Engine(patient).process, events)]
     assert in_batches(Engine(patient), events, data.draw(st.integers(1, 60))) == one_by_one
     for r in one_by_one:
-        numbers = [v for v in (r.outcome, r.habit, r.score, r.divergence) if v is not None]
+        numbers = [v for v in (*r.scores.values(), *(r.terms or {}).values(), r.score) if v is not None]
         assert r.score is None or np.isfinite(numbers).all()
 
 
@@ -283,10 +284,10 @@ def test_fit_needs_two_accounts(stream):
         fit(one, SMALL)
 
 
-def test_accounts_too_short_for_windows_still_give_outcome_scores():
+def test_accounts_too_short_for_windows_still_give_evidence():
     events = [Transaction(f"a{i % 3}", float(i), 5.0 + i, "fuel", "m", str(i)) for i in range(9)]
     result = Engine(fit(events)).process(Transaction("new", 0.0, 500.0, "fuel", "m", "x"))
-    assert result.outcome > 1
+    assert result.evidence > 1
     assert result.divergence is None
 
 
@@ -302,7 +303,7 @@ def test_without_the_divergence_the_rest_is_the_same(model, stream, results):
         Engine(with_settings(model, divergence=False)).process_many(stream.transactions), results, strict=True
     ):
         assert a.divergence is None
-        assert (a.outcome, a.habit, a.score) == (b.outcome, b.habit, b.score)
+        assert (a.evidence, a.takeover, a.score) == (b.evidence, b.takeover, b.score)
 
 
 @pytest.mark.parametrize(

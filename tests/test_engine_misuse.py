@@ -19,7 +19,7 @@ def test_what_is_no_transaction_at_all_costs_its_neighbours_nothing(model, strea
     mixed = [item for pair in zip(good, odd * 4, strict=False) for item in pair]
     results = Engine(model).process_many(mixed)
     assert [r.status for r in results] == ["scored", "refused"] * 20
-    assert [r.outcome for r in results[::2]] == [r.outcome for r in Engine(model).process_many(good)]
+    assert [r.evidence for r in results[::2]] == [r.evidence for r in Engine(model).process_many(good)]
 
 
 def test_threads_share_an_engine(model, stream, results):

@@ -27,10 +27,11 @@ BASICS = [
     "calendar",
     "page",
     "scores",
+    "fields",
     "settings",
 ]
-METHOD = ["transaction", "codes", "account", "divergence", "library", "score", "alert", "stores", "step", "engine"]
-CORE = [*BASICS, *METHOD, "fitting", "records", "clustering"]
+METHOD = ["transaction", "codes", "account", "batch", "divergence", "library", "score", "alert"]
+CORE = [*BASICS, *METHOD, "stores", "step", "engine", "fitting", "records", "clustering"]
 ORDER = [*CORE, "cli", "kafka", "replay", "offline"]
 # What the core does without: Kafka, tables, terminals.
 KAFKA = {"faust", "mode", "aiokafka", "aiohttp", "confluent_kafka", "prometheus_client", "rocksdict"}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stream_ccsd.account import REGIMES
-from stream_ccsd.alert.sentences import ANYONE, explain_evidence, one_in, takeover_sentence
+from stream_ccsd.alert.sentences import ANYONE, REST, explain_evidence, one_in, takeover_sentence
 from stream_ccsd.batch import Batch
 from stream_ccsd.library.model import Model
 from stream_ccsd.library.windows import CATEGORY_CHANGED, MERCHANT_CHANGED
@@ -84,8 +84,8 @@ class Alert:
     def best_reason(self) -> Reason:
         """The weightiest of the score that raised it."""
         of_takeover = [reason for reason in self.reasons if reason.text.endswith(ANYONE)]
-        others = [reason for reason in self.reasons if reason not in of_takeover]
-        return (of_takeover if self.raised_by == "takeover" and of_takeover else others or self.reasons)[0]
+        others = [reason for reason in self.reasons if reason not in of_takeover and reason.text not in REST]
+        return ((of_takeover if self.raised_by == "takeover" else []) or others or self.reasons)[0]
 
     @property
     def expected_loss(self) -> float:

@@ -19,23 +19,37 @@ from stream_ccsd.account import (
     IN_HOUR,
     NAMED,
     OWN_WEIGHT,
+    RATE,
     USUAL,
     USUAL_WEIGHT,
     VIEW,
     WEEKDAY,
 )
 from stream_ccsd.batch import Batch
-from stream_ccsd.library.laws import QUARTERS, Laws, amount_cell, place_shares
+from stream_ccsd.fields import OWN
+from stream_ccsd.library.laws import (
+    CELL,
+    COUNTS,
+    QUARTERS,
+    Laws,
+    amount_cell,
+    gap_octave,
+    number_position,
+    place_shares,
+)
 from stream_ccsd.library.model import Model
 from stream_ccsd.numeric import AnyArray, FloatArray
-from stream_ccsd.score.evidence import OWN, TERMS, evidence_of, term_names
+from stream_ccsd.score.evidence import evidence_of, term_names
+from stream_ccsd.score.habits import decay_by_lag
+from stream_ccsd.scores import EVIDENCE
 from stream_ccsd.transaction import Transaction
 
 ANYONE = "fit anyone better than this account"
 """How the sentence of a takeover ends."""
 
 _LEAST = 0.05  # nats: what is less says nothing
-_REST = "everything else about it, taken together"
+REST = ("everything else about it, taken together", "nothing about it stands out by itself")
+"""What is said of all that has no sentence of its own: beside others, and alone."""
 _ENOUGH = 50.0  # transactions of a category that people can be told about it
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
@@ -80,7 +94,8 @@ def explain_evidence(model: Model, transaction: Transaction, batch: Batch, i: in
     names = term_names(model.settings.declared)
     values = terms[0].tolist()
     said = [(nats, case.sentence(name)) for name, nats in zip(names, values, strict=True) if nats >= _LEAST]
-    return [*said, (sum(values) - sum(nats for nats, _ in said), _REST)]
+    evidence = float(batch.outputs[i]["scores"][EVIDENCE])
+    return [*said, (evidence - sum(nats for nats, _ in said), REST[0 if said else 1])]
 
 
 @dataclass(frozen=True)
@@ -93,7 +108,7 @@ class _Case:
     view: FloatArray
 
     def sentence(self, term: str) -> str:
-        if term in TERMS:
+        if term in _SENTENCES:
             return _SENTENCES[term](self)
         name, own = (term.removesuffix(OWN), True) if term.endswith(OWN) else (term, False)
         return self._declared_own(name) if own else self._declared(name)
@@ -113,65 +128,64 @@ class _Case:
     def amount(self) -> str:
         law = 1 + self.category
         known = law > 0 and self.laws.amount_mass[law] >= _ENOUGH
-        share, seen = _upper_share(self.laws, law if known else 0, amount_cell(self.event["amount"]))
-        where = (
-            f"for {self.transaction.category!r}" if known and self.transaction.category else "in normal transactions"
-        )
-        paid = f"{self.transaction.amount:,.2f}"
+        first, last = self.laws.amount_start[law if known else 0 :][:2]
+        weight = self.laws.amount_weight[first:last]
+        share = _upper_share(self.laws.amount_cells[first:last], weight, amount_cell(self.event["amount"]))
+        named = known and bool(self.transaction.category)
+        what = f" for {self.transaction.category!r}" if named else ""
+        paid, seen = f"{self.transaction.amount:,.2f}", float(weight.sum())
         if share * seen < 1.0:
-            return f"{paid} is more than anyone pays {where} ({seen:,.0f} transactions)"
+            return f"{paid} is more than anyone paid{what} in {seen:,.0f} normal transactions"
         if share < 0.2:
-            return f"{paid} is more than all but 1 in {one_in(share)} pay {where}"
-        return f"{paid} is {'an odd' if share < 0.8 else 'an unusually small'} amount {where}"
+            return f"{paid} is more than all but 1 in {one_in(share)} pay{what}"
+        odd = "an odd" if share < 0.8 else "an unusually small"
+        return f"{paid} is {odd} amount{what or ' among normal transactions'}"
 
     def amount_own(self) -> str:
         weight = self.view[USUAL_WEIGHT]
         usual = self.view[USUAL] * weight / (weight + self.laws.usual_strength)
         times = math.exp(math.log1p(self.transaction.amount) - self.laws.center[self.category] - usual)
-        if times >= 1.0:
-            return f"{times:,.1f} times what this account usually pays for such things"
-        return f"a {_ordinal_part(1.0 / times)} of what this account usually pays for such things"
+        return f"{_multiple(times)} what this account usually pays for such things"
 
     def in_category(self) -> str:
         share, _ = place_shares(self.laws, self.category, self.pair)
         category = self.transaction.category
         if self.category < 0:
-            return f"category {category!r} never occurs in normal transactions"
-        named = f"category {category!r}" if category else "no category is named: that"
-        return f"{named} is {_part(share)} normal transactions"
+            named = f"category {category!r} never occurs" if category else "no category is named, as never"
+            return f"{named} in normal transactions"
+        named = f"category {category!r} is" if category else "no category is named, as in"
+        return f"{named} {_part(share)} normal transactions"
 
     def at_merchant(self) -> str:
         merchant, category = repr(self.transaction.merchant), self.transaction.category
+        where = f"normal transactions of {category!r}" if category else "normal transactions"
         if self.pair < 0 or self.laws.amount_mass[1 + len(self.laws.categories) + self.pair] <= 0:
-            return f"merchant {merchant} never occurs in normal transactions" + (
-                f" of {category!r}" if category else ""
-            )
+            return f"merchant {merchant} never occurs in {where}"
         _, share = place_shares(self.laws, self.category, self.pair)
-        return f"merchant {merchant} is {_part(share)} normal transactions" + (f" of {category!r}" if category else "")
+        return f"merchant {merchant} is {_part(share)} {where}"
 
     def place_own(self) -> str:
-        return self._own(f"merchant {self.transaction.merchant!r}", self.view[AT_PLACE], self.view[OWN_WEIGHT])
-
-    def habit(self) -> str:
-        return f"this account has long been paying such amounts at {self.transaction.merchant!r}"
+        return self._own(f"merchant {self.transaction.merchant!r}", self.view[AT_PLACE])
 
     def hour(self) -> str:
         density = self.laws.hour[min(int(self.view[HOUR] * QUARTERS / 24.0), QUARTERS - 1)]
-        return f"{_clock(self.view[HOUR])}: {_part(density)} normal transactions are within that hour"
+        return f"{_clock(self.view[HOUR])}: {_part(density)} normal transactions are made around that hour"
 
     def hour_own(self) -> str:
         at, weight = self.view[AT_HOUR], self.view[HOUR_WEIGHT]
         said = "none" if at < 0.01 else _part(min(1.0, at / weight)).removesuffix(" of")
-        return f"{_clock(self.view[HOUR])}: {said} of this account's transactions are around that hour"
+        return f"{_clock(self.view[HOUR])}: {said} of this account's transactions are made around that hour"
 
     def weekday(self) -> str:
         day = int(self.view[WEEKDAY])
         named = f"on a {_DAYS[day]}" if self.model.calendar.origin else f"on day {day + 1} of 7"
-        return f"{named}: {_part(float(self.laws.weekday[day]))} normal transactions"
+        return f"{named}, as {_part(float(self.laws.weekday[day]))} normal transactions are"
 
     def gap(self) -> str:
-        length = self.model.calendar.length(float(self.view[GAP]))
-        return f"{length} after the account's transaction before, which is unusual for accounts that pay as often"
+        gap = float(self.view[GAP])
+        share = float(self.laws.gaps[int(self.view[RATE]), gap_octave(self.laws, gap)])
+        length = self.model.calendar.length(gap)
+        return f"{length} after the account's last transaction, as {_part(share)} gaps of accounts that pay as often"
 
     def count_hour(self) -> str:
         return self._counted(self.view[IN_HOUR], "an hour")
@@ -181,51 +195,73 @@ class _Case:
 
     def _counted(self, earlier: float, span: str) -> str:
         number = int(earlier) + 1
-        ordinal = _ORDINALS[number - 1] if number <= len(_ORDINALS) else f"{number}th"
-        rates = self.laws.counts[1, int(self.view[9])]
-        usual = float(rates[1:].sum())  # the mean of a count is the sum of the shares that reach each number
-        return f"{ordinal} transaction within {span}; accounts like this one make {usual + 1:.1f} in a day"
+        counted = f"{_ordinal(number)} transaction" if number < COUNTS else f"{number} transactions or more"
+        shares = self.laws.counts[1, int(self.view[RATE])]
+        usual = 1.0 + float(shares[1:].sum())  # the mean of a count is the sum of the shares that reach each number
+        return f"{counted} within {span}; accounts that pay as often make {usual:.1f} within a day"
 
     def _declared(self, name: str) -> str:
         value = self.transaction.fields.get(name)
         if value is None or value == "":
             return f"{name} is missing, unlike in most normal transactions"
         if isinstance(value, str):
-            place = [f.name for f in self.model.settings.declared if f.kind == "category"].index(name)
+            place = self._position(name)
             first, last = self.laws.name_start[place], self.laws.name_start[place + 1]
             known = _place(self.laws.name_keys[first:last], self.model.codes(value))
-            share = self.laws.name_weight[first + known] / self.laws.name_mass[place] if known >= 0 else 0.0
-            return f"{name} {value!r} " + (
-                f"is {_part(share)} normal transactions" if share else "never occurs in normal ones"
-            )
-        return f"{name} {value:,.6g} is unlike that of normal transactions"
+            share = float(self.laws.name_weight[first + known] / self.laws.name_mass[place]) if known >= 0 else 0.0
+            said = f"is {_part(share)} normal transactions" if share else "never occurs in normal transactions"
+            return f"{name} {value!r} {said}"
+        return f"{name} {value:,.6g} is {self._compared(self._position(name), value)}"
+
+    def _compared(self, place: int, value: float) -> str:
+        """A number with those of normal transactions: they are ordered as their places on the axis are."""
+        first, last = self.laws.number_start[place], self.laws.number_start[place + 1]
+        cells, weight = self.laws.number_cells[first:last], self.laws.number_weight[first:last]
+        cell = round(number_position(self.laws, place, value) / CELL)
+        shares = {
+            "more": _upper_share(cells, weight, cell),
+            "less": _upper_share(-cells[::-1], weight[::-1], -cell),
+        }
+        side = min(shares, key=lambda name: shares[name])
+        if shares[side] * weight.sum() < 1.0:
+            return f"{side} than in any of {weight.sum():,.0f} normal transactions"
+        if shares[side] < 0.1:
+            return f"{side} than in all but 1 in {one_in(shares[side])} normal transactions"
+        return "an odd value among normal transactions"
+
+    def _position(self, name: str) -> int:
+        """Of a declared field among those of its kind."""
+        declared = self.model.settings.declared
+        kind = next(f.kind for f in declared if f.name == name)
+        return [f.name for f in declared if f.kind == kind].index(name)
 
     def _declared_own(self, name: str) -> str:
-        place = [f.name for f in self.model.settings.declared if f.kind == "category"].index(name)
-        return self._own(
-            f"{name} {self.transaction.fields.get(name)!r}", self.view[VIEW + place], self.view[OWN_WEIGHT]
-        )
+        return self._own(f"{name} {self.transaction.fields.get(name)!r}", self.view[VIEW + self._position(name)])
 
-    def _own(self, what: str, same: float, weight: float) -> str:
-        if same < 1e-6:
-            return (
-                f"{what} is new for this account"
-                if weight < 60
-                else f"{what} is not among its last {NAMED} transactions"
-            )
-        return f"{what} is {_part(min(1.0, same / weight))} this account's transactions"
+    def _own(self, what: str, same: float) -> str:
+        weight, settings = self.view[OWN_WEIGHT], self.model.settings
+        if same >= 1e-6:
+            return f"{what} is {_part(min(1.0, same / weight))} this account's transactions"
+        kept = min(NAMED, settings.window + settings.local_history - 1)
+        if weight < decay_by_lag(settings)[1 : kept + 1].sum() - 1e-3:
+            return f"{what} is new for this account"
+        return f"{what} is not among this account's last {kept} transactions"
 
 
-_SENTENCES: dict[str, Callable[[_Case], str]] = dict(
-    zip(
-        TERMS,
-        (
-            *(_Case.amount, _Case.amount_own, _Case.in_category, _Case.at_merchant, _Case.place_own, _Case.habit),
-            *(_Case.hour, _Case.hour_own, _Case.weekday, _Case.gap, _Case.count_hour, _Case.count_day),
-        ),
-        strict=True,
-    )
-)
+# All but the habit's, which never speaks for fraud.
+_SENTENCES: dict[str, Callable[[_Case], str]] = {
+    "amount": _Case.amount,
+    "amount_own": _Case.amount_own,
+    "category": _Case.in_category,
+    "merchant": _Case.at_merchant,
+    "place_own": _Case.place_own,
+    "hour": _Case.hour,
+    "hour_own": _Case.hour_own,
+    "weekday": _Case.weekday,
+    "gap": _Case.gap,
+    "count_hour": _Case.count_hour,
+    "count_day": _Case.count_day,
+}
 
 
 def _place(keys: AnyArray, wanted: int) -> int:
@@ -233,12 +269,9 @@ def _place(keys: AnyArray, wanted: int) -> int:
     return place if place < len(keys) and keys[place] == wanted else -1
 
 
-def _upper_share(laws: Laws, law: int, cell: int) -> tuple[float, float]:
-    """Share of a law's transactions with at least this amount, and how many it has."""
-    first, last = laws.amount_start[law], laws.amount_start[law + 1]
-    from_here = first + int(np.searchsorted(laws.amount_cells[first:last], cell))
-    mass = float(laws.amount_mass[law])
-    return float(laws.amount_weight[from_here:last].sum()) / max(mass, 1e-9), mass
+def _upper_share(cells: AnyArray, weight: FloatArray, cell: int) -> float:
+    """Share of a law's transactions that lie in this cell or above."""
+    return float(weight[int(np.searchsorted(cells, cell)) :].sum()) / max(float(weight.sum()), 1e-9)
 
 
 def _part(share: float) -> str:
@@ -252,6 +285,25 @@ def _clock(hour: float) -> str:
     return f"{minutes // 60:02d}:{minutes % 60:02d}"
 
 
-def _ordinal_part(times: float) -> str:
-    named = {2: "half", 3: "third", 4: "quarter"}
-    return named.get(round(times), f"{round(times):,}th part")
+def _ordinal(number: int) -> str:
+    """For people.
+
+    >>> [_ordinal(n) for n in (2, 11, 21, 22)]
+    ['second', '11th', '21st', '22nd']
+    """
+    if number <= len(_ORDINALS):
+        return _ORDINALS[number - 1]
+    ending = "th" if number % 100 in (11, 12, 13) else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{ending}"
+
+
+def _multiple(times: float) -> str:
+    """How many times as much, or what part of it.
+
+    >>> [_multiple(x) for x in (1234.5, 3.21, 1.02, 0.5, 0.24, 0.01)]
+    ['1,234 times', '3.2 times', 'about', 'half of', 'a quarter of', '1/100 of']
+    """
+    if times >= 1.1:
+        return f"{times:,.1f} times" if times < 100 else f"{times:,.0f} times"
+    part = round(1.0 / max(times, 1e-9))
+    return {1: "about", 2: "half of", 3: "a third of", 4: "a quarter of"}.get(part, f"1/{part:,} of")

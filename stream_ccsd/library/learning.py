@@ -194,7 +194,9 @@ def _choose_usual(
     gains: dict[str, float],
 ) -> Choices:
     before = judge.mean(np.log(normal))
-    best = before
+    best = before if settings.usual_share is None else -np.inf
+    if settings.usual_strength is not None:
+        chosen = replace(chosen, usual_strength=settings.usual_strength)
     own = seen.view[judge.rows, USUAL_WEIGHT]
     everything = np.zeros_like(seen.cell)
     for strength in _tried(settings.usual_strength, _USUAL_STRENGTHS):
@@ -208,7 +210,7 @@ def _choose_usual(
                 _tried(settings.usual_share, _USUAL_SHARES),
                 lambda s, usual=usual, trusted=trusted: (1 - s * trusted) * normal + s * trusted * usual,  # type: ignore[misc]
             )
-            if nats > best or settings.usual_share is not None:
+            if nats > best:
                 best = nats
                 chosen = replace(chosen, usual_sigma=sigma, usual_strength=float(strength), usual_share=share)
     gains["amount_own"] = best - before
@@ -312,7 +314,8 @@ def _choose_names(
         inside, total = mass[judge.fold, value[judge.rows]], mass.sum(axis=1)[judge.fold]
         equal = 1.0 / left[judge.fold]
         strength, nats = judge.best(_STRENGTHS, lambda s, a=inside, b=total, c=equal: _leant(a, b, s, c))  # type: ignore[misc]
-        gains[name] = nats - judge.mean(np.log(equal))
+        # One value, or none: what comes later says how the column changed, not who paid.
+        gains[name] = nats - judge.mean(np.log(equal)) if len(known) > 1 else 0.0
         everyone = _leant(inside, total, strength, equal)
         same, own_weight = seen.view[judge.rows, VIEW + i], seen.view[judge.rows, OWN_WEIGHT]
         own, gains[f"{name}_own"] = _choose_own(judge, same, own_weight, everyone, None)
@@ -336,7 +339,7 @@ def _choose_numbers(
         have, cell = number_cells(seen, i, axes.number_scale[i])
         judged = np.isin(have, judge.rows)
         sigma, gains[name] = 0.1, 0.0
-        if judged.any():
+        if judged.any() and np.ptp(seen.numbers[i][have]) > 0.0:
             everything, fold = np.zeros_like(cell), seen.fold[have]
             weights = weight[have][judged] / weight[have][judged].sum()
             nats = []

@@ -36,7 +36,7 @@ from stream_ccsd.account import (
     VIEW,
     WEEKDAY,
 )
-from stream_ccsd.fields import Field
+from stream_ccsd.fields import OWN, TERMS, Field
 from stream_ccsd.library.laws import (
     CELL,
     COUNTS,
@@ -55,17 +55,11 @@ from stream_ccsd.library.laws import (
 )
 from stream_ccsd.numeric import AnyArray, FloatArray
 
-TERMS = (
-    *("amount", "amount_own", "category", "merchant", "place_own", "habit"),
-    *("hour", "hour_own", "weekday", "gap", "count_hour", "count_day"),
-)
-"""Names of the terms that every transaction has; those of declared fields follow."""
 AMOUNT, AMOUNT_OWN, CATEGORY, MERCHANT, PLACE_OWN, HABIT = range(6)
 HOUR_TERM, HOUR_OWN, WEEKDAY_TERM, GAP_TERM, HOUR_COUNT, DAY_COUNT = range(6, 12)
-OWN = "_own"
-"""What a term's name ends in that compares with the account itself."""
 
-# A value that is missing is at least this usual, so that a column that stays away does not become an alarm.
+# A value that is missing is at least this usual, so that a column that stays away does not become an alarm; nor does
+# one that appears.
 _MISSING = 0.01
 _FRAUD_MISSING = 0.1
 
@@ -100,7 +94,7 @@ def evidence_terms(
         if np.isnan(numbers[i]):
             terms[place] = _departs(laws.departure, np.log(_FRAUD_MISSING / max(absent, _MISSING)))
         else:
-            density = (1.0 - absent) * number_density(laws, i, number_position(laws, i, numbers[i]))
+            density = max(1.0 - absent, _MISSING) * number_density(laws, i, number_position(laws, i, numbers[i]))
             terms[place] = _departs(laws.departure, -np.log(density * laws.number_reach[i]))
         place += 1
     total = 0.0

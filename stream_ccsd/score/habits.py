@@ -37,6 +37,8 @@ from stream_ccsd.settings import Settings
 
 # Gaps that a usual one is worth at least, before an account belongs to a class.
 _SETTLED = 3.0
+# Milliseconds of a day.
+_DAY = 86_400_000.0
 # How far apart, in log amounts, payments at one place may lie and still be alike.
 _SPREAD = 0.25
 
@@ -90,9 +92,11 @@ def _look_at_clock(laws: Laws, account: Any, time: float, view: FloatArray) -> N
     view[AT_HOUR] = view[HOUR_WEIGHT] = 0.0
     if laws.day <= 0.0:
         return
-    days = time / laws.day
-    view[HOUR] = min(24.0 * (days + laws.day_shift - np.floor(days + laws.day_shift)), 24.0 - 1e-9)
-    weeks = (np.floor(days + laws.day_shift) + laws.week_shift) / 7.0
+    # In whole milliseconds: a time on the hour is not a bit of rounding before it.
+    since = np.rint((time / laws.day + laws.day_shift) * _DAY)
+    midnight = np.floor(since / _DAY)
+    view[HOUR] = min(max((since - midnight * _DAY) * 24.0 / _DAY, 0.0), 24.0 - 1e-9)
+    weeks = (midnight + laws.week_shift) / 7.0
     view[WEEKDAY] = np.rint(7.0 * (weeks - np.floor(weeks))) % 7
     hour = int(view[HOUR])
     # A bin and half of each neighbour: two hours' worth of weight.
