@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 from replay.database import checked_rows, explained
 from replay.timeline import COUNTED, Timeline
 from stream_ccsd.calendar import Calendar
+from stream_ccsd.records import score_records
 from stream_ccsd.stores import AccountSummary, DeadLetterCount, Record, TimeBin, Totals
 
 _PREVIOUS = "previous"
@@ -110,7 +111,7 @@ class SqliteRecords:
                 batch = own.column(_PREVIOUS)[0].as_py()
                 if before is not None:
                     own = own.filter(pc.less(own.column("position"), before))
-                records += reversed(own.drop_columns(_PREVIOUS).to_pylist())
+                records += reversed(score_records(own.drop_columns(_PREVIOUS)))
         return records[:limit][::-1]
 
     def counts_over_time(self, width: float = 0.0) -> list[TimeBin]:
