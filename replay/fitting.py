@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from stream_ccsd.library.model import Model
 from stream_ccsd.progress import Progress
 from stream_ccsd.sampling import shuffled
 from stream_ccsd.settings import Settings
+from stream_ccsd.stores import ALERT_CAP
 from stream_ccsd.transaction import Guess, Refusal, Schema, Transaction
 
 CONTAMINATION = 0.02
@@ -111,8 +112,8 @@ def rate_of(model: Model, alerts_per_day: float) -> float:
     transactions = model.facts.get(PER_DAY)
     if model.calendar.unit == "number":
         raise StreamCcsdError(
-            "--alerts-per-day needs to know what a day is: fit with --set time_unit=seconds (or milliseconds, days), or "
-            "give --alert-rate, a share of the transactions"
+            "--alerts-per-day needs to know what a day is: fit with --set time_unit=seconds (or milliseconds, days), "
+            "or give --alert-rate, a share of the transactions"
         )
     if transactions is None:
         raise StreamCcsdError(
@@ -121,7 +122,8 @@ def rate_of(model: Model, alerts_per_day: float) -> float:
         )
     if not 0 < alerts_per_day < transactions:
         raise StreamCcsdError(
-            f"--alerts-per-day must lie between 0 and the {transactions:,.1f} transactions a day, got {alerts_per_day:g}"
+            f"--alerts-per-day must lie between 0 and the {transactions:,.1f} transactions a day, got "
+            f"{alerts_per_day:g}"
         )
     return float(alerts_per_day / transactions)
 
@@ -144,20 +146,19 @@ class FirstPart:
         StreamCcsdError
             If there is too little in it to fit on.
         """
-        read = [item.parsed for item in source.items() if isinstance(item.parsed, Transaction)]
-        times = np.sort(np.array([t.time for t in read]))
+        times = np.sort(np.fromiter((t.time for t in _transactions(source)), float))
         if not len(times):
             raise StreamCcsdError(f"{source.name} has no transaction to fit on")
         stray = len(times) // _STRAY
         first, last = float(times[stray]), float(times[-1 - stray])
         until = first + FIRST_PART * (last - first)
-        part = cls(until, [t for t in read if t.time < until])
+        part = cls(until, [t for t in _transactions(source) if t.time < until])
         accounts = len({t.account for t in part.transactions})
         if len(part.transactions) < _FEWEST or accounts < 2:
             raise StreamCcsdError(
                 f"the first {FIRST_PART:.0%} of the time of {source.name} hold {len(part.transactions):,} transactions "
-                f"of {accounts:,} accounts, too few to fit a model on: at least {_FEWEST} of 2 are needed. Take a longer "
-                "file, or a model of another one (stream-ccsd fit, then --model)"
+                f"of {accounts:,} accounts, too few to fit a model on: at least {_FEWEST} of 2 are needed. Take a "
+                "longer file, or a model of another one (stream-ccsd fit, then --model)"
             )
         return part
 
@@ -172,7 +173,12 @@ class FirstPart:
         engine = Engine(model, states, threshold=_NEVER)
         for batch in _batches(self.transactions):
             engine.process_many(batch)
+        states.pop(ALERT_CAP, None)  # it begins with the stream
         return states
+
+
+def _transactions(source: Source) -> Iterator[Transaction]:
+    return (item.parsed for item in source.items() if isinstance(item.parsed, Transaction))
 
 
 def _batches(transactions: Sequence[Transaction]) -> Iterable[Sequence[Transaction]]:

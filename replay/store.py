@@ -23,11 +23,12 @@ from replay.database import checked_rows, explained
 from replay.timeline import COUNTED, Timeline
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.records import score_records
-from stream_ccsd.stores import AccountSummary, DeadLetterCount, Record, TimeBin, Totals
+from stream_ccsd.stores import AccountSummary, DeadLetterCount, Ranking, Record, TimeBin, Totals
 
 _PREVIOUS = "previous"
 # The largest number SQLite knows; there are never so many of anything.
 _ALL = 2**63 - 1
+_RANKED: dict[Ranking, str] = {"score": "score", "loss": "expected_loss"}
 
 
 class SqliteRecords:
@@ -79,10 +80,16 @@ class SqliteRecords:
         values = {"account": account, "since": since, "bound": bound, "limit": _limited(limit)}
         return [json.loads(row[-1]) for row in self._rows("alerts", chosen, values)]
 
-    def highest_alerts(self, limit: int) -> list[Record]:
+    def highest_alerts(
+        self, limit: int | None, *, by: Ranking = "score", account: str | None = None, since: float | None = None
+    ) -> list[Record]:
         """See :class:`~stream_ccsd.stores.RecordStore`."""
-        chosen = "ORDER BY score DESC, position LIMIT :limit"
-        return [json.loads(row[-1]) for row in self._rows("alerts", chosen, {"limit": _limited(limit)})]
+        conditions = ["account = :account"] if account is not None else []
+        conditions += ["time >= :since"] if since is not None else []
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        chosen = f"{where} ORDER BY {_RANKED[by]} DESC, position LIMIT :limit"
+        values = {"limit": _limited(limit), "account": account, "since": since}
+        return [json.loads(row[-1]) for row in self._rows("alerts", chosen, values)]
 
     def account(self, account: str) -> AccountSummary | None:
         """See :class:`~stream_ccsd.stores.RecordStore`."""

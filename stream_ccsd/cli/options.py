@@ -49,7 +49,9 @@ def columns_schema(columns: str, fields: Sequence[Any] = ()) -> Any:
     unknown = set(pairs) - {*_OWN, *names}
     if unknown:
         known = ", ".join((*_OWN, *names))
-        raise typer.BadParameter(f"unknown field {', '.join(sorted(unknown))}: there are {known}", param_hint="--columns")
+        raise typer.BadParameter(
+            f"unknown field {', '.join(sorted(unknown))}: there are {known}", param_hint="--columns"
+        )
     renamed = {name: pairs.pop(name) for name in names if name in pairs}
     if not pairs:
         return Guess(tuple(fields), renamed) if fields else None
