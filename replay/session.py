@@ -115,7 +115,7 @@ class _InMemory:
     def __init__(self, session: Session) -> None:
         self.engine = Engine(session.model, dict(session.states), session.threshold)
         self.reached = START
-        self._tally = Tally(session.model.calendar)
+        self._tally = Tally(session.model.calendar, self.engine.threshold)
         self._files = OutputFiles(session.out, session.model.version)
 
     def record(self, harvest: Harvest) -> None:
@@ -179,7 +179,7 @@ class _Durable:
         return self._file.reached
 
     def finish(self) -> Tally:
-        tally = Tally(self._session.model.calendar)
+        tally = Tally(self._session.model.calendar, self.engine.threshold)
         try:
             export(self._file.records, self._session.out, tally)
             self._file.check_in_place()

@@ -31,7 +31,9 @@ class Tally:
     """Counts over all recorded scores, in stream order, against labels where the source has any."""
 
     calendar: Calendar = field(default_factory=Calendar)
+    threshold: float = math.inf
     transactions: int = 0
+    reached: int = 0  # the threshold
     late: int = 0
     alerts: int = 0
     dead_letters: Counter[str] = field(default_factory=Counter)
@@ -63,6 +65,7 @@ class Tally:
         alerts = scores.column("alert").to_numpy(zero_copy_only=False)
         fraud = np.array([label is not None for label in labels])
         self.labelled |= bool(fraud.any())
+        self.reached += int((scores.column("score").to_numpy(zero_copy_only=False) >= self.threshold).sum())
         self.first_time = min(self.first_time, float(times.min()))
         self.last_time = max(self.last_time, float(times.max()))
         self.late += sum(status == Status.LATE for status in scores.column("status").to_pylist())
@@ -116,6 +119,7 @@ class Tally:
             "alerts": self.alerts,
             "alert_rate": self.alerts / self.transactions if self.transactions else None,
             "alerts_per_day": self._per_day(),
+            "reached_rate": self.reached / self.transactions if self.transactions else None,
             "why": self._counted(self.why),
             "dead_letters": sum(self.dead_letters.values()),
             "dead_letters_by_reason": dict(sorted(self.dead_letters.items(), key=lambda item: (-item[1], item[0]))),

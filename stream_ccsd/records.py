@@ -84,7 +84,7 @@ def score_schema() -> pa.Schema:
 
 def score_record(origin: Origin, result: Result, label: str | None = None) -> dict[str, Any]:
     """The scores of a transaction; None where there is nothing to compare yet."""
-    t = result.transaction
+    t, terms = result.transaction, result.terms or {}
     return {
         "partition": origin.partition,
         "position": origin.position,
@@ -95,10 +95,10 @@ def score_record(origin: Origin, result: Result, label: str | None = None) -> di
         "amount": t.amount,
         "category": t.category,
         "merchant": t.merchant,
-        "fields": dict(t.fields) or None,
+        "fields": {name: value for name, value in t.fields.items() if name in terms} or None,  # declared ones
         "status": result.status,
         **result.scores,
-        "terms": None if result.terms is None else {name: round(nats, 4) for name, nats in result.terms.items()},
+        "terms": {name: round(nats, 4) for name, nats in terms.items()} or None,
         "score": result.score,
         "maximum": result.maximum,
         "alert": result.alert is not None,

@@ -18,9 +18,9 @@ from replay.commands.options import (
     check_budget,
     chosen_settings,
     file_calendar,
-    per_thousand,
     stream_time,
 )
+from replay.words import per_thousand
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.command import with_options
 from stream_ccsd.cli.options import ColumnsOption, FieldOption, columns_schema, declared_fields

@@ -100,15 +100,6 @@ def chosen_threshold(options: Any, model: Any) -> float | None:
     return given
 
 
-def per_thousand(rate: float) -> str:
-    """A rate for people.
-
-    >>> per_thousand(0.001), per_thousand(0.00123), per_thousand(0.02), per_thousand(1e-5)
-    ('1 in 1,000', '1.2 in 1,000', '20 in 1,000', '0.01 in 1,000')
-    """
-    return f"{float(f'{1000 * rate:.2g}'):,.4g} in 1,000"
-
-
 def number_or_date(text: str | None, option: str) -> float | datetime | None:
     """A time of the stream as a person gives it."""
     if text is None:

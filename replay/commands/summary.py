@@ -7,21 +7,10 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 
-from replay.commands.options import per_thousand
+from replay.words import per_thousand, why_words
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.output import plain_table
 
-# What an alert is for, in few words: the score that raised it, or the largest term of its evidence.
-_WHY = {
-    "amount": "amount",
-    "amount_own": "more than usual",
-    "category": "rare category",
-    "merchant": "rare merchant",
-    "place_own": "new place",
-    "hour_own": "own hours",
-    "count_hour": "many an hour",
-    "count_day": "many a day",
-}
 _SHOWN = 3
 
 
@@ -108,11 +97,7 @@ _ENDINGS = {1: "st", 2: "nd", 3: "rd"}
 
 
 def _why(counts: dict[str, int], most: int = _SHOWN) -> str:
-    named: dict[str, int] = {}
-    for why, count in counts.items():
-        words = _WHY.get(why) or (f"new {why.removesuffix('_own')}" if why.endswith("_own") else why)
-        named[words] = named.get(words, 0) + count
-    return escape(", ".join(f"{words} {count:,}" for words, count in list(named.items())[:most])) or "-"
+    return escape(", ".join(f"{why_words(why)} {count:,}" for why, count in list(counts.items())[:most])) or "-"
 
 
 def _share(value: float | None) -> str:
