@@ -1,4 +1,4 @@
-"""One account under the lamp: its timeline, its scores, and the densities behind its alert, as text and picture."""
+"""One account under the lamp: its timeline, its scores, and the reasons of its alert, as text and picture."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ KINDS = ("png", "svg", "pdf")
 """What a picture can be, by the ending of its name."""
 
 _SUGGESTED = 5  # accounts that are named when one is not there
+_VISIBLE = 0.05  # nats of a reason that is drawn
+_MOST_REASONS, _LONGEST_REASON = 8, 90
 _LONGEST_NAME = 50  # characters of up to 4 bytes: a file's name has room for 255 bytes
 
 
@@ -61,15 +63,21 @@ class Explanation:
     def draw(self, path: Path) -> Path:
         """The picture, as PNG, SVG or PDF by the name's ending."""
         kind = picture_kind(path)
-        figure, panels = axes(2, 2, 12, 7)
         columns = {name: [row[name] for row in self.scores] for name in self.scores[0]}
-        columns["place"] = along_time((panels[0, 0], panels[0, 1], panels[1, 0]), self.calendar, columns["time"])
+        compared = any(value is not None for value in columns["divergence"])
+        figure, panels = axes(3 if compared else 2, 2, 12, 10 if compared else 7)
+        timed = (panels[0, 0], panels[0, 1], panels[1, 0], *panels[2:, 0])
+        columns["place"] = along_time(timed, self.calendar, columns["time"])
         alerted = [i for i, alert in enumerate(columns["alert"]) if alert]
         self._draw_amounts(panels[0, 0], columns, alerted)
         self._draw_scores(panels[0, 1], columns, alerted)
-        self._draw_divergence(panels[1, 0], columns)
-        panels[1, 0].set_xlim(panels[0, 1].get_xlim())
-        self._draw_densities(panels[1, 1])
+        self._draw_evidence(panels[1, 0], columns, alerted)
+        self._draw_reasons(panels[1, 1])
+        if compared:
+            self._draw_divergence(panels[2, 0], columns)
+            self._draw_densities(panels[2, 1])
+        for ax in timed[2:]:
+            ax.set_xlim(panels[0, 1].get_xlim())
         name = self.account if len(self.account) <= 60 else self.account[:59] + "…"
         # A name is a name: dollar signs in it are no formula.
         title = f"account {name}   transactions: {len(columns['time'])}, alerts: {len(alerted)}"
@@ -98,12 +106,29 @@ class Explanation:
         ax.set(ylabel="nats of rarity", title="scores of its transactions")
         ax.legend(fontsize=8)
 
+    def _draw_evidence(self, ax: Any, columns: dict[str, list[Any]], alerted: list[int]) -> None:
+        time = columns["place"]
+        for name, colour in (("evidence", RED), ("takeover", BLUE)):
+            values = [float("nan") if v is None else v for v in columns[name]]
+            ax.plot(time, values, ".-", color=colour, lw=0.9, ms=3, label=name)
+            ax.plot([time[i] for i in alerted], [values[i] for i in alerted], "o", mfc="none", mec=colour, ms=8)
+        ax.axhline(0.0, color="k", lw=0.5)
+        ax.set(ylabel="nats", title="what speaks for fraud, circled at alerts")
+        ax.legend(fontsize=8)
+
+    def _draw_reasons(self, ax: Any) -> None:
+        if not self.alerts:
+            ax.set_axis_off()
+            ax.text(0.5, 0.5, "no alert", transform=ax.transAxes, ha="center", color=GREY)
+            return
+        highest = max(self.alerts, key=lambda a: a["score"])
+        draw_reasons(ax, highest)
+        ax.set_title(f"its highest alert, {self.calendar.show(highest['time'])}", parse_math=False)
+
     def _draw_divergence(self, ax: Any, columns: dict[str, list[Any]]) -> None:
         values = [float("nan") if v is None else v for v in columns["divergence"]]
         ax.plot(columns["place"], values, ".-", color=BLUE, lw=0.9, ms=3)
         ax.set(ylabel="nats", title="divergence of its windows from normal ones")
-        if all(v is None for v in columns["divergence"]):
-            ax.text(0.5, 0.5, "starts after a full window", transform=ax.transAxes, ha="center", color=GREY)
 
     def _draw_densities(self, ax: Any) -> None:
         ax.set(xlabel="abs(Δz)", ylabel="density", title="laws behind its highest alert")
@@ -115,6 +140,23 @@ class Explanation:
         ax.plot(densities["change"], densities["account"], color=RED, label="account's recent windows")
         ax.plot(densities["change"], densities["normal"], color=BLUE, label="library neighbours")
         ax.legend(fontsize=8)
+
+
+def draw_reasons(ax: Any, alert: Record) -> None:
+    """The reasons of an alert as bars in nats, the weightiest on top, each with its sentence."""
+    reasons = [reason for reason in alert["reasons"] if abs(reason["nats"]) >= _VISIBLE][:_MOST_REASONS]
+    nats = [reason["nats"] for reason in reasons]
+    rows = range(len(reasons))
+    ax.barh(rows, nats, height=0.32, color=[RED if n > 0 else GREY for n in nats])
+    for row, reason in enumerate(reasons):
+        text = reason["text"] if len(reason["text"]) <= _LONGEST_REASON else reason["text"][: _LONGEST_REASON - 1] + "…"
+        # Names in it are names: dollar signs are no formula.
+        ax.text(0.0, row - 0.25, f"{reason['nats']:+.1f}  {text}", fontsize=8, va="bottom", parse_math=False)
+    ax.axvline(0.0, color="k", lw=0.6)
+    ax.set(xlabel="nats for fraud", yticks=[], ylim=(len(reasons) - 0.4, -0.9))
+    ax.set_xlim(min(0.0, *nats, 0.0), max(1.0, *nats, 1.0) * 1.05)
+    for side in ("left", "top", "right"):
+        ax.spines[side].set_visible(False)
 
 
 def picture_name(account: str) -> str:

@@ -8,8 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from replay.explain import draw_reasons
 from replay.tally import EDGES, Tally
+from replay.words import per_thousand, why_words
 from stream_ccsd.page import BLUE, GREY, RED, along_time, axes, picture, table, write_page
+
+# Highest alerts whose reasons are drawn.
+_DRAWN = 4
 
 
 def write_report(path: Path, name: str, summary: dict[str, Any], tally: Tally) -> Path:
@@ -18,6 +23,9 @@ def write_report(path: Path, name: str, summary: dict[str, Any], tally: Tally) -
     parts += ["<h2>Alert scores</h2>", picture(_draw_scores(tally, summary), "distribution of the alert score")]
     if tally.labelled:
         parts += ["<h2>Against the labels</h2>", *_against_labels(summary, tally)]
+    if summary["why"]:
+        words = [[why_words(name), f"{count:,}"] for name, count in summary["why"].items()]
+        parts += ["<h2>What raised the alerts</h2>", table(["mostly for", "alerts"], words)]
     parts += ["<h2>Highest alerts</h2>", *_alerts(tally)]
     if tally.dead_letters:
         rows = [[reason, f"{count:,}"] for reason, count in summary["dead_letters_by_reason"].items()]
@@ -39,7 +47,18 @@ def _overview(summary: dict[str, Any]) -> str:
     return (
         f"<p>{summary['transactions']:,} transactions of {summary['accounts']:,} accounts, "
         f"{summary['alerts']:,} alerts, {summary['late']:,} late, {summary['dead_letters']:,} dead letters{latency}. "
-        f"Model {html.escape(summary['model'])}.</p>"
+        f"Model {html.escape(summary['model'])}.</p>{_budget(summary)}"
+    )
+
+
+def _budget(summary: dict[str, Any]) -> str:
+    if summary["alert_rate"] is None:
+        return ""
+    day = "" if summary["alerts_per_day"] is None else f", {summary['alerts_per_day']:,.3g} alerts a day"
+    return (
+        f"<p>Alert budget: asked for {per_thousand(summary['asked_rate'])} normal transactions; "
+        f"{per_thousand(summary['reached_rate'])} reached the threshold, {per_thousand(summary['alert_rate'])} were "
+        f"alerted{day} (an account is alerted again only for a higher score).</p>"
     )
 
 
@@ -47,7 +66,12 @@ def _against_labels(summary: dict[str, Any], tally: Tally) -> list[str]:
     def share(value: float | None) -> str:
         return "-" if value is None else f"{value:.0%}"
 
-    rows = [[name, f"{p['accounts']:,}", f"{p['caught']:,}"] for name, p in summary["patterns"].items()]
+    rows = []
+    for name, p in summary["patterns"].items():
+        transactions, time = p["median_delay_transactions"], p["median_delay_time"]
+        soon = "" if time is None else f"{transactions:.0f} transactions, {tally.calendar.length(time)}"
+        why = ", ".join(f"{why_words(why)} {count:,}" for why, count in p["why"].items())
+        rows.append([name, f"{p['accounts']:,}", f"{p['caught']:,}", soon, why])
     text = (
         f"<p>{summary['caught_accounts']:,} of {summary['fraud_accounts']:,} accounts with fraud were alerted "
         f"from their first fraud on (by account: recall {share(summary['recall'])}, "
@@ -58,7 +82,10 @@ def _against_labels(summary: dict[str, Any], tally: Tally) -> list[str]:
             f"; half of them within {summary['median_delay_transactions']:.0f} transactions "
             f"({tally.calendar.length(summary['median_delay_time'])})"
         )
-    return [text + ". The engine never sees a label.</p>", table(["pattern", "accounts", "caught"], rows)]
+    return [
+        text + ". The engine never sees a label.</p>",
+        table(["pattern", "accounts", "caught", "half within", "for"], rows),
+    ]
 
 
 def _alerts(tally: Tally) -> list[str]:
@@ -67,15 +94,29 @@ def _alerts(tally: Tally) -> list[str]:
     names = list(dict.fromkeys(name for alert in tally.top for name in alert["scores"]))
     rows = []
     for alert in tally.top:
-        best = "; ".join(r["text"] for r in alert["reasons"][:2])
+        best = alert["reason"]
         values = [alert["score"], *(alert["scores"].get(name) for name in names)]
         numbers = ["" if value is None else f"{value:.1f}" for value in values]
-        rows.append([alert["account"], tally.calendar.show(alert["time"]), *numbers, best])
+        what = f"{alert['amount']:,.2f}", alert["merchant"]
+        rows.append([alert["account"], tally.calendar.show(alert["time"]), *what, *numbers, best])
     return [
-        table(["account", "time", "rarity", *names, "why"], rows),
+        picture(_draw_reasons(tally), "reasons of the highest alerts"),
+        table(["account", "time", "amount", "merchant", "rarity", *names, "why"], rows),
         "<p class=note>Rarity, which alerts are made from, is in nats: 6.9 is one in 1,000 normal transactions, 9.2 is "
         "one in 10,000. Beside it, what each score says by itself.</p>",
     ]
+
+
+def _draw_reasons(tally: Tally) -> Any:
+    drawn = tally.top[:_DRAWN]
+    figure, panels = axes(len(drawn), 1, 11, 1.0 + 1.7 * len(drawn))
+    for ax, alert in zip(panels[:, 0], drawn, strict=True):
+        draw_reasons(ax, alert)
+        title = f"{alert['account'][:60]}, {tally.calendar.show(alert['time'])}: {alert['amount']:,.2f}"
+        ax.set_title(title, fontsize=9, loc="left", parse_math=False)
+        if alert is not drawn[-1]:
+            ax.set_xlabel("")
+    return figure
 
 
 def _draw_time(tally: Tally) -> Any:

@@ -10,7 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import typer
 from rich.console import Console
@@ -22,9 +22,14 @@ from stream_ccsd.calendar import Calendar, alert_moment
 from stream_ccsd.cli.command import with_options
 from stream_ccsd.cli.output import JsonOption, check_target, emit, make_console, plain_table
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.stores import Ranking
 from stream_ccsd.writing import check_writable, write_whole
 
-_COLUMNS = ("position", "id", "account", "time", "when", "score", "tail_rate", "headline")
+_COLUMNS = (
+    *("position", "id", "account", "time", "when", "amount", "category", "merchant", "score", "tail_rate"),
+    *("expected_loss", "raised_by", "reason", "headline"),
+)
+_NUMBERS = ("time", "amount", "score", "tail_rate", "expected_loss")
 # What a spreadsheet takes for the beginning of a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -45,6 +50,13 @@ class AlertsOptions:
         str | None,
         typer.Option(metavar="TIME", help="Only from this time of the stream on: its number, or a date (ISO 8601)."),
     ] = None
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="ORDER",
+            help="time, score (the rarest first) or loss (evidence and the money at stake; the highest first).",
+        ),
+    ] = "time"
     style: Annotated[
         str,
         typer.Option(
@@ -55,7 +67,8 @@ class AlertsOptions:
     ] = "table"
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file; parquet needs one.")] = None
     limit: Annotated[
-        int | None, typer.Option(min=1, help="At most so many: the newest of a file, the next of a topic.")
+        int | None,
+        typer.Option(min=1, help="At most so many: the newest of a file, the highest with --by, the next of a topic."),
     ] = None
     beginning: Annotated[
         bool, typer.Option("--beginning", help="With --from: all alerts that the topic holds, not only new ones.")
@@ -69,6 +82,8 @@ def alerts(options: AlertsOptions) -> None:
     if (options.state is None) == (options.source is None):
         raise StreamCcsdError("name one place: --state FILE of a replay, or --from kafka://host:port of workers")
     check_account(options.account)
+    if options.by not in ("time", "score", "loss"):
+        raise typer.BadParameter(f"expected time, score or loss, got {options.by!r}", param_hint="--by")
     if options.state is None:
         _follow(options)
     else:
@@ -76,6 +91,8 @@ def alerts(options: AlertsOptions) -> None:
 
 
 def _follow(options: AlertsOptions) -> None:
+    if options.by != "time":
+        raise StreamCcsdError("--by ranks alerts of a file; those of a topic come as they come")
     if options.out is not None:
         raise StreamCcsdError("--out is for alerts of a file; those of a topic go to standard output")
     late_enough = _since(options.since)
@@ -95,7 +112,7 @@ def _list(state: Path, options: AlertsOptions) -> None:
         raise StreamCcsdError("parquet is not for a terminal: name a file with --out")
     if out is not None:
         check_writable(out)
-    rows, calendar = _stored(state, options.account, options.since, options.limit)
+    rows, calendar = _stored(state, options)
     if style == "table" and out is None:
         _show_table(rows, calendar)
     elif out is None:
@@ -104,17 +121,20 @@ def _list(state: Path, options: AlertsOptions) -> None:
         write_whole(out, _parquet(rows) if style == "parquet" else _text(rows, style))
 
 
-def _stored(state: Path, account: str | None, since: str | None, limit: int | None) -> tuple[_Rows, Calendar]:
+def _stored(state: Path, options: AlertsOptions) -> tuple[_Rows, Calendar]:
     """Alerts of a state file, and what its times mean."""
     from replay.state import StateFile
 
     with closing(StateFile.open(state, read_only=True)) as file:
         calendar = Calendar.from_dict(file.facts["calendar"])
-        earliest = stream_time(since, "--since", lambda: calendar)
-        if limit is None:
-            alerts = list(file.records.alerts(account=account, since=earliest))
+        earliest = stream_time(options.since, "--since", lambda: calendar)
+        chosen: dict[str, Any] = {"account": options.account, "since": earliest}
+        if options.by != "time":
+            alerts = file.records.highest_alerts(options.limit, by=cast(Ranking, options.by), **chosen)
+        elif options.limit is None:
+            alerts = list(file.records.alerts(**chosen))
         else:
-            alerts = file.records.newest_alerts(limit, account=account, since=earliest)[::-1]
+            alerts = file.records.newest_alerts(options.limit, **chosen)[::-1]
     return alerts, calendar
 
 
@@ -150,7 +170,7 @@ def _parquet(rows: _Rows) -> bytes:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    kinds = {"position": pa.int64(), "time": pa.float64(), "score": pa.float64(), "tail_rate": pa.float64()}
+    kinds = {"position": pa.int64(), **dict.fromkeys(_NUMBERS, pa.float64())}
     schema = pa.schema([(name, kinds.get(name, pa.string())) for name in (*_COLUMNS, "json")])
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_pylist([row | {"json": json.dumps(row)} for row in rows], schema), sink)
@@ -158,9 +178,12 @@ def _parquet(rows: _Rows) -> bytes:
 
 
 def _show_table(rows: _Rows, calendar: Calendar) -> None:
-    table = plain_table(f"{len(rows):,} alerts", numbers=["time", "score"], last=["alert"])
+    numbers = ["time", "score", "loss", "amount"]
+    table = plain_table(f"{len(rows):,} alerts", numbers=numbers, last=["account, merchant, reason"])
     for row in rows:
-        table.add_row(calendar.show(row["time"]), f"{row['score']:.1f}", escape(row["headline"]))
+        about = f"{row['account']} at {row['merchant']}: {row['reason']}"
+        nats = f"{row['score']:.1f}", f"{row['expected_loss']:.1f}"
+        table.add_row(calendar.show(row["time"]), *nats, f"{row['amount']:,.2f}", escape(about))
     make_console().print(table)
 
 
