@@ -69,12 +69,22 @@ class Result:
     score: float | None = None  # the alert score: the rarity of what alerts are on
     maximum: float | None = None  # the account's highest alert score so far
     accumulated: float | None = None  # the sum of its three highest; not repeated for duplicates
-    terms: Mapping[str, float] | None = None  # of the evidence, which they add up to; not repeated for duplicates
+    term_values: FloatArray | None = field(
+        default=None, compare=False
+    )  # in the order of the model's terms; not repeated for duplicates
+    term_names: tuple[str, ...] = ()
     waits: int = 0  # transactions of the account until the divergence score starts
     model: str = ""
     alert: Alert | None = None
     held_back: bool = False  # it would have been an alert, but for the cap
     reason: str | None = None  # why it was refused, or what is special about a duplicate
+
+    @property
+    def terms(self) -> dict[str, float] | None:
+        """Of the evidence, which they add up to; not repeated for duplicates."""
+        if self.term_values is None:
+            return None
+        return dict(zip(self.term_names, self.term_values.tolist(), strict=True))
 
     @property
     def evidence(self) -> float | None:
@@ -144,7 +154,7 @@ class Engine:
         named = len(self._categories)
         self._codec = AccountCodec(*model.state_sizes)
         self._work = Workspace.of(len(model.index.z), self._codec.longest_history, settings.local_history, named)
-        self._machine = make_machine(compile_model(model, self.threshold), self._work)
+        self._compiled = compile_model(model, self.threshold)
         self._added = [score for score in scores() if score.compute is not None]
         self._names = score_names()
         self._make_space(1)
@@ -200,7 +210,7 @@ class Engine:
         """One chunk of a batch; ``changed`` holds the states that are not stored yet."""
         refusals = self._load(batch, changed)
         good = [t for i, t in enumerate(batch) if i not in refusals] if refusals else batch
-        run(self._machine, self._accounts, self._batch, 0, len(good))
+        run(self._machine, 0, len(good))
         for account, row in self._rows.items():
             changed[account] = self._codec.pack(self._slab, row)
         answers = iter(self._answers(good))
@@ -213,8 +223,9 @@ class Engine:
 
     def _make_space(self, batch: int) -> None:
         slab = self._slab = self._codec.slab(batch)
-        self._accounts = Accounts(slab.records, slab.histories, slab.named, slab.views)
         self._batch = Batch.of(batch, len(self._terms), len(self._categories), len(self._numbers))
+        accounts = Accounts(slab.records, slab.histories, slab.named, slab.views)
+        self._machine = make_machine(self._compiled, self._work, accounts, self._batch)
 
     def _load(self, batch: Sequence[Transaction], changed: dict[str, bytes]) -> dict[int, _Refused]:
         """Bring the accounts of a batch into working memory; returns which events are refused, and why."""
@@ -277,7 +288,7 @@ class Engine:
         table = self._batch.outputs[: len(good)]
         names, scores, rarities = self._score_table(table, self._batch.events[: len(good)])
         columns = {name: table[name].tolist() for name in _RESULT_COLUMNS}
-        terms = self._batch.terms[: len(good)].tolist()
+        terms = self._batch.terms[: len(good)].copy()
         results = []
         for i, transaction in enumerate(good):
             code, decision = columns["status"][i], columns["decision"][i]
@@ -301,7 +312,8 @@ class Engine:
                     score=columns["score"][i],
                     maximum=columns["maximum"][i],
                     accumulated=None if status is Status.DUPLICATE else columns["accumulated"][i],
-                    terms=None if status is Status.DUPLICATE else dict(zip(self._terms, terms[i], strict=True)),
+                    term_values=None if status is Status.DUPLICATE else terms[i],
+                    term_names=self._terms,
                     waits=max(0, self.model.settings.window + 1 - columns["count"][i]),
                     model=self._version,
                     alert=self._alert(transaction, i, scores[i]) if decision == ALERTED else None,

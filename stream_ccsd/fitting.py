@@ -350,14 +350,14 @@ def score_histories(
     settings = model.settings
     codec = AccountCodec(*model.state_sizes)
     workspace = Workspace.of(len(model.index.z), codec.longest_history, settings.local_history, codec.sizes.named)
-    machine = make_machine(compile_model(model), workspace)
     batch = _events(histories, settings)
     slab = codec.slab(1)
     accounts = Accounts(slab.records, slab.histories, slab.named, slab.views)
+    machine = make_machine(compile_model(model), workspace, accounts, batch)
     done = 0
     for history in histories:
         codec.clear(slab, 0)
-        run(machine, accounts, batch, done, done + len(history.amounts))
+        run(machine, done, done + len(history.amounts))
         done += len(history.amounts)
         if tick:
             tick(len(history.amounts))

@@ -85,27 +85,27 @@ class _MachineType(types.StructRef):  # type: ignore[misc]
 
 
 class Machine(structref.StructRefProxy):  # type: ignore[misc]
-    """Model and workspace behind one reference: handing sixty arrays to compiled code anew costs more than a score."""
+    """Model and working memory behind one reference: handing over seventy arrays anew costs more than a score."""
 
-    def __new__(cls, model: CompiledModel, workspace: Workspace) -> Machine:
+    def __new__(cls, model: CompiledModel, workspace: Workspace, accounts: Accounts, batch: Batch) -> Machine:
         """See :func:`make_machine`."""
-        return make_machine(model, workspace)
+        return make_machine(model, workspace, accounts, batch)
 
 
 structref.define_boxing(_MachineType, Machine)
-structref.define_constructor(Machine, _MachineType, ["model", "workspace"])
+structref.define_constructor(Machine, _MachineType, ["model", "workspace", "accounts", "batch"])
 
 
 @njit(cache=True)
-def make_machine(model: CompiledModel, workspace: Workspace) -> Any:
-    """Put model and workspace behind one reference."""
-    return Machine(model, workspace)
+def make_machine(model: CompiledModel, workspace: Workspace, accounts: Accounts, batch: Batch) -> Any:
+    """Put everything that compiled code works on behind one reference."""
+    return Machine(model, workspace, accounts, batch)
 
 
 @njit(cache=True, nogil=True)
-def run(machine: Any, accounts: Accounts, batch: Batch, first: int, last: int) -> None:
-    """Process events in order; ``row`` of each says which account is its. ``machine`` comes from make_machine."""
-    model, workspace = machine.model, machine.workspace
+def run(machine: Any, first: int, last: int) -> None:
+    """Process events of the batch in order; ``row`` of each says which account is its."""
+    model, workspace, accounts, batch = machine.model, machine.workspace, machine.accounts, machine.batch
     for i in range(first, last):
         _step(model, workspace, accounts, batch, i)
 
