@@ -69,9 +69,8 @@ class Result:
     score: float | None = None  # the alert score: the rarity of what alerts are on
     maximum: float | None = None  # the account's highest alert score so far
     accumulated: float | None = None  # the sum of its three highest; not repeated for duplicates
-    term_values: FloatArray | None = field(
-        default=None, compare=False
-    )  # in the order of the model's terms; not repeated for duplicates
+    # Terms of the evidence in the model's order; not repeated for duplicates.
+    term_values: FloatArray | None = field(default=None, compare=False)
     term_names: tuple[str, ...] = ()
     waits: int = 0  # transactions of the account until the divergence score starts
     model: str = ""

@@ -18,7 +18,7 @@ from stream_ccsd.numeric import AnyArray, FloatArray, IntArray, read_only
 _KNOTS = 400
 _MIN_TAIL = 20
 # What one account may have of the tail: so many scores, or this share of it.
-_MOST_OF_ONE, _SHARE_OF_ONE = 3, 0.05
+_MOST_OF_ONE, _SHARE_OF_ONE = 3, 0.02
 _MAX_SHAPE = 1.0
 _MIN_SCALE = 1e-3
 # A scale so large that nothing is ever rare.
@@ -39,7 +39,7 @@ def fit_tail(scores: FloatArray, tail_share: float, accounts: IntArray | None = 
     """Calibrate on scores of left-out normal transactions; NaN (not scored) are left out.
 
     Transactions of one account are alike: one odd account would decide what is rare for all. Where ``accounts`` says
-    whose each score is, no account has more than a twentieth of the tail.
+    whose each score is, no account has more than a fiftieth of the tail.
 
     Without any score, nothing can be said to be rare: the rate of everything is 1.
     """

@@ -226,7 +226,7 @@ def test_takeover_has_the_more_of_the_budget_the_more_accounts_repeat_themselves
     shares = [share(own) for own in (0.0, 0.5, 1.0)]
     assert shares == sorted(shares)
     assert shares[0] < 0.05
-    assert 0.3 < shares[-1] <= 0.5
+    assert 0.15 < shares[-1] <= 0.2
 
 
 def test_many_transactions_are_judged_by_some_of_them(normal, monkeypatch):
