@@ -35,7 +35,7 @@ def figures(source, model, folder):
     Session(source, model, folder).run()
     scores = pq.read_table(folder / "scores.parquet")
     found = {"transactions": scores.num_rows}
-    for name in ("outcome", "habit", "divergence", *RARITIES):
+    for name in ("evidence", "takeover", "divergence", *RARITIES):
         found[name] = float(np.nansum(scores[name].to_numpy(zero_copy_only=False)))
     alerts = [json.loads(line)["id"] for line in (folder / "alerts.jsonl").read_text().splitlines()]
     found |= {"alerts": len(alerts), "which": hashlib.sha256("".join(alerts).encode()).hexdigest()[:16]}

@@ -21,7 +21,7 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.kafka.scoring import PartitionScorer
 from stream_ccsd.kafka.settings import WorkerSettings
-from stream_ccsd.records import json_schemas, score_columns, score_schema
+from stream_ccsd.records import json_schemas, score_columns, score_records, score_schema, transaction_record
 from stream_ccsd.scores import Score, register, unregister
 from stream_ccsd.transaction import Schema
 from tests.conftest import SMALL
@@ -49,7 +49,7 @@ def valid(name, record):
 def test_a_replay_holds_to_them(outputs):
     table = pq.read_table(outputs / "scores.parquet")
     assert table.schema.remove_metadata().equals(score_schema())
-    for record in table.slice(0, 300).to_pylist():
+    for record in score_records(table.slice(0, 300)):
         valid("score", record)
     for name, file in (("alert", "alerts.jsonl"), ("dead_letter", "dead_letters.jsonl")):
         lines = (outputs / file).read_text().splitlines()
@@ -63,23 +63,25 @@ def kafka_outputs(model, transactions):
     from tests.kafka.test_scoring import record
 
     settings = WorkerSettings()
-    records = [record(i, json.dumps(_plain(t)).encode(), t.account.encode()) for i, t in enumerate(transactions)]
+    sent = [json.dumps(transaction_record(t)).encode() for t in transactions]
+    records = [record(i, raw, t.account.encode()) for i, (raw, t) in enumerate(zip(sent, transactions, strict=True))]
     records.append(record(len(records), b"garbage", b"x"))
-    sent = PartitionScorer(model, settings, Schema(), {}.get).score(records).outputs
+    schema = Schema(fields=model.settings.declared)
+    sent = PartitionScorer(model, settings, schema, {}.get).score(records).outputs
     return {
         topic: [o for o in sent if o.topic == getattr(settings, topic)]
         for topic in ("scores", "alerts", "dead_letters")
     }
 
 
-def _plain(transaction):
-    return {name: getattr(transaction, name) for name in transaction.__dataclass_fields__}
-
-
-def test_a_worker_holds_to_them(model, stream):
-    sent = kafka_outputs(model, stream.transactions[:2000])
+@pytest.mark.parametrize("declared_fields", [False, True])
+def test_a_worker_holds_to_them(model, town_model, stream, declared_fields):
+    sent = kafka_outputs(town_model if declared_fields else model, stream.transactions[:2000])
     for message in sent["scores"]:
-        valid("score", json.loads(message.value))
+        score = json.loads(message.value)
+        valid("score", score)
+        assert sum(score["terms"].values()) == pytest.approx(score["evidence"], abs=1e-3)
+        assert set(score["fields"] or {}) == ({"country", "device"} if declared_fields else set())
     assert sent["alerts"]
     for message in sent["alerts"]:
         valid("alert", json.loads(message.value))
@@ -94,7 +96,7 @@ def added():
     """A score that no file of the package knows: the size of the amount, where it was unusual at all."""
 
     def size(outputs, events):
-        return np.where(outputs["scores"][:, declared.OUTCOME] > 1.0, np.log1p(events["amount"]), np.nan)
+        return np.where(outputs["scores"][:, declared.EVIDENCE] > -4.0, np.log1p(events["amount"]), np.nan)
 
     yield register(Score("size", "How much was paid, where the place was unusual", unit="log", compute=size))
     unregister("size")
@@ -114,8 +116,8 @@ def test_a_score_from_outside_is_everywhere(added, stream, stream_file, tmp_path
     summary = Session(FileSource(stream_file), model, tmp_path / "out", tmp_path / "s.db").run()
     assert summary["alerts"] > 0
     table = pq.read_table(tmp_path / "out" / "scores.parquet")
-    rows = zip(table["amount"].to_pylist(), table["outcome"].to_pylist(), strict=True)
-    expected = [np.log1p(amount) if outcome > 1.0 else None for amount, outcome in rows]
+    rows = zip(table["amount"].to_pylist(), table["evidence"].to_pylist(), strict=True)
+    expected = [np.log1p(amount) if evidence > -4.0 else None for amount, evidence in rows]
     assert table["size"].to_pylist() == expected
     assert any(v is None for v in expected)
     assert any(v is not None for v in expected)
@@ -131,7 +133,7 @@ def test_a_score_from_outside_is_everywhere(added, stream, stream_file, tmp_path
         "--out",
         str(tmp_path / "a.png"),
     ]
-    assert re.search(r"\bscore +outcome +habit +divergence +size\b", printed(explain))
+    assert re.search(r"\bscore +evidence +takeover +divergence +size\b", printed(explain))
     explained = json.loads(printed([*explain, "--json", "-"]))
     own = [
         size
@@ -156,7 +158,7 @@ def test_names_that_cannot_be_scores():
     def nothing(outputs, events):
         return np.zeros(len(outputs))
 
-    for name in ("outcome", "account", "Size", "a b", ""):
+    for name in ("evidence", "terms", "account", "Size", "a b", ""):
         with pytest.raises(StreamCcsdError, match=r"score|called"):
             register(Score(name, "x", compute=nothing))
     with pytest.raises(StreamCcsdError, match="needs a function"):

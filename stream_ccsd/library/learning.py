@@ -234,7 +234,7 @@ def _choose_place(
         return _leant(by_pair[fold, pair], mass, strength, 1.0 / merchants[fold, category])
 
     place_strength, nats = judge.best(_tried(settings.place_strength, _STRENGTHS), at_merchant)
-    gains["category"] = judge.mean(np.log(in_category)) + np.log(known + 1)
+    gains["category"] = judge.mean(np.log(in_category)) + float(np.log(known + 1))
     gains["merchant"] = nats + float(np.log((len(seen.pairs) + 1) / (known + 1)))
     everyone = in_category * at_merchant(place_strength)
     own, gains["place_own"] = _choose_own(
@@ -270,7 +270,8 @@ def _choose_clock(
     )
     day = seen.view[:, WEEKDAY].astype(np.int64)
     mass = _mass_without(day, weight, seen.fold, 7) + 1.0
-    gains["weekday"] = judge.mean(np.log(mass / mass.sum(axis=1, keepdims=True))[judge.fold, day[rows]]) + np.log(7.0)
+    shares = mass / mass.sum(axis=1, keepdims=True)
+    gains["weekday"] = judge.mean(np.log(shares)[judge.fold, day[rows]]) + float(np.log(7.0))
     return replace(chosen, hour_sigma=sigma, own_hour_strength=own)
 
 

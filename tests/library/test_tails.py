@@ -3,7 +3,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_ccsd.library.tails import fit_tail, rarity
+from replay.simulated import town_settings
+from replay.simulator import simulate
+from stream_ccsd.engine import Engine
+from stream_ccsd.fitting import fit
+from stream_ccsd.library.tails import _thinned, fit_tail, rarity
+from stream_ccsd.sampling import shuffled
+from stream_ccsd.settings import Settings
 
 
 def test_rates_of_the_body_are_empirical():
@@ -60,3 +66,67 @@ def test_equal_scores_are_as_common_as_they_are(scores, at, rate):
 
 def test_without_any_spread_rarity_stays_sane():
     assert rarity(fit_tail(np.full(100, 5.0), 0.01), 5.001) < 6
+
+
+# --- accounts are clusters ---------------------------------------------------------------------------------------
+
+
+def test_one_odd_account_does_not_decide_what_is_rare():
+    """A hundred scores of one account at the top: no more than a twentieth of the tail is its."""
+    rng = np.random.default_rng(0)
+    scores, accounts = rng.exponential(size=10_000), np.arange(10_000) % 100
+    plain = fit_tail(scores, 0.01, accounts)
+    odd = accounts == 7
+    scores[odd] += 20.0
+    kept = _thinned(scores, accounts, 0.01)
+    above = np.sort(scores)[-101]
+    assert (kept & odd & (scores > above)).sum() == 5
+    assert kept[scores <= above].all()
+    assert kept[~odd].all()
+    thinned = fit_tail(scores, 0.01, accounts)
+    for at in (3.0, 6.0):
+        true = np.exp(-at)
+        assert abs(np.log(np.exp(-rarity(plain, at)) / true)) < 0.3
+    # Without regard to accounts, one in a hundred scores anything up to 20.
+    assert np.exp(-rarity(fit_tail(scores, 0.01), 15.0)) > 5e-3
+    assert np.exp(-rarity(thinned, 15.0)) < 2e-3
+
+
+def test_what_stays_of_an_account_is_spread_over_its_scores():
+    scores = np.concatenate([np.zeros(5000), np.linspace(10.0, 20.0, 101)])
+    accounts = np.concatenate([np.arange(5000) % 50, np.full(101, 99)])
+    kept = _thinned(scores, accounts, 0.02)
+    assert scores[kept & (accounts == 99)].tolist() == pytest.approx([10.0, 12.5, 15.0, 17.5, 20.0])
+
+
+@given(st.lists(st.tuples(st.floats(-50, 50), st.integers(0, 5)), max_size=80))
+def test_whoever_the_scores_belong_to_rarity_never_falls(rows):
+    scores, accounts = np.array([r[0] for r in rows]), np.array([r[1] for r in rows], int)
+    tail = fit_tail(scores, 0.05, accounts)
+    values = [rarity(tail, at) for at in np.linspace(-60, 60, 41)]
+    assert np.isfinite(values).all()
+    assert (np.diff(values) >= -1e-12).all()
+
+
+def test_the_order_of_scores_and_missing_ones_change_nothing():
+    rng = np.random.default_rng(2)
+    scores, accounts = rng.normal(size=3000), rng.integers(0, 20, 3000)
+    first = fit_tail(scores, 0.01, accounts)
+    gaps = np.insert(scores, 100, np.nan), np.insert(accounts, 100, 3)
+    second = fit_tail(*gaps[:1], 0.01, gaps[1])
+    for one, other in zip(first, second, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_nominal_rate_holds_on_accounts_that_were_not_fitted():
+    """A hundred fitted, three hundred others streamed: 1 in 1,000 is about that, also in each single town."""
+    rates = []
+    for seed in range(4):
+        stream = simulate(accounts=400, days=60, fraud_share=0.0, seed=seed).transactions
+        fitted = set(shuffled({t.account for t in stream}, seed)[:100])
+        settings = town_settings(Settings(divergence=False, alert_rate=1e-3))
+        model = fit((t for t in stream if t.account in fitted), settings)
+        results = Engine(model).process_many([t for t in stream if t.account not in fitted])
+        rates.append(np.mean([r.score >= model.threshold for r in results]))
+    assert 1e-3 / 1.5 < np.mean(rates) < 1.5e-3
+    assert all(1e-3 / 2.5 < rate < 2.5e-3 for rate in rates)
