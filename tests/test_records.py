@@ -21,7 +21,7 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.kafka.scoring import PartitionScorer
 from stream_ccsd.kafka.settings import WorkerSettings
-from stream_ccsd.records import json_schemas, score_columns, score_schema
+from stream_ccsd.records import json_schemas, score_columns, score_records, score_schema
 from stream_ccsd.scores import Score, register, unregister
 from stream_ccsd.transaction import Schema
 from tests.conftest import SMALL
@@ -49,7 +49,7 @@ def valid(name, record):
 def test_a_replay_holds_to_them(outputs):
     table = pq.read_table(outputs / "scores.parquet")
     assert table.schema.remove_metadata().equals(score_schema())
-    for record in table.slice(0, 300).to_pylist():
+    for record in score_records(table.slice(0, 300)):
         valid("score", record)
     for name, file in (("alert", "alerts.jsonl"), ("dead_letter", "dead_letters.jsonl")):
         lines = (outputs / file).read_text().splitlines()
@@ -94,7 +94,7 @@ def added():
     """A score that no file of the package knows: the size of the amount, where it was unusual at all."""
 
     def size(outputs, events):
-        return np.where(outputs["scores"][:, declared.OUTCOME] > 1.0, np.log1p(events["amount"]), np.nan)
+        return np.where(outputs["scores"][:, declared.EVIDENCE] > 1.0, np.log1p(events["amount"]), np.nan)
 
     yield register(Score("size", "How much was paid, where the place was unusual", unit="log", compute=size))
     unregister("size")
@@ -114,8 +114,8 @@ def test_a_score_from_outside_is_everywhere(added, stream, stream_file, tmp_path
     summary = Session(FileSource(stream_file), model, tmp_path / "out", tmp_path / "s.db").run()
     assert summary["alerts"] > 0
     table = pq.read_table(tmp_path / "out" / "scores.parquet")
-    rows = zip(table["amount"].to_pylist(), table["outcome"].to_pylist(), strict=True)
-    expected = [np.log1p(amount) if outcome > 1.0 else None for amount, outcome in rows]
+    rows = zip(table["amount"].to_pylist(), table["evidence"].to_pylist(), strict=True)
+    expected = [np.log1p(amount) if evidence > 1.0 else None for amount, evidence in rows]
     assert table["size"].to_pylist() == expected
     assert any(v is None for v in expected)
     assert any(v is not None for v in expected)
@@ -131,7 +131,7 @@ def test_a_score_from_outside_is_everywhere(added, stream, stream_file, tmp_path
         "--out",
         str(tmp_path / "a.png"),
     ]
-    assert re.search(r"\bscore +outcome +habit +divergence +size\b", printed(explain))
+    assert re.search(r"\bscore +evidence +takeover +divergence +size\b", printed(explain))
     explained = json.loads(printed([*explain, "--json", "-"]))
     own = [
         size
@@ -156,7 +156,7 @@ def test_names_that_cannot_be_scores():
     def nothing(outputs, events):
         return np.zeros(len(outputs))
 
-    for name in ("outcome", "account", "Size", "a b", ""):
+    for name in ("evidence", "account", "Size", "a b", ""):
         with pytest.raises(StreamCcsdError, match=r"score|called"):
             register(Score(name, "x", compute=nothing))
     with pytest.raises(StreamCcsdError, match="needs a function"):

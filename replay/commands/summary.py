@@ -31,6 +31,15 @@ def show_fit(console: Console, fit: dict[str, Any]) -> None:
     )
 
 
+def show_alert(console: Console, alert: Any, calendar: Calendar) -> None:
+    """An alert as it happens: when and who in a line, why in the next."""
+    rarest = alert.tail_rate * alert.calibrated_on < 1
+    rate = f"fewer than 1 in {alert.calibrated_on:,}" if rarest else f"1 in {1 / alert.tail_rate:,.0f}"
+    who = f"{escape(alert.account)}  {alert.amount:,.2f} at {escape(alert.merchant)}"
+    console.print(f"[bold]{calendar.show(alert.time):>10}[/bold]  {who}; {rate} score this high", highlight=False)
+    console.print(f"    {escape(alert.best_reason.text)}", highlight=False)
+
+
 def show_summary(console: Console, result: dict[str, Any]) -> None:
     """The first screen: in 80 columns, what was caught, how soon, and why."""
     rate = f" at {result['events_per_s']:,.0f} records/s" if result["events_per_s"] else ""
