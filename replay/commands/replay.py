@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from replay.commands.kafka import KafkaConfigOption, send
 from replay.commands.options import (
@@ -31,7 +30,7 @@ from stream_ccsd.cli.output import Advance, JsonOption, check_target, emit, make
 from stream_ccsd.cli.signals import DEAD_LETTERS, STOPPED, stoppable
 from stream_ccsd.errors import StreamCcsdError
 
-_SHOWN = 12
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
