@@ -142,16 +142,17 @@ class Explanation:
         ax.legend(fontsize=8)
 
 
-def draw_reasons(ax: Any, alert: Record) -> None:
+def draw_reasons(ax: Any, alert: Record, most: int = _MOST_REASONS) -> None:
     """The reasons of an alert as bars in nats, the weightiest on top, each with its sentence."""
-    reasons = [reason for reason in alert["reasons"] if abs(reason["nats"]) >= _VISIBLE][:_MOST_REASONS]
+    reasons = [reason for reason in alert["reasons"] if abs(reason["nats"]) >= _VISIBLE][:most]
     nats = [reason["nats"] for reason in reasons]
     rows = range(len(reasons))
-    ax.barh(rows, nats, height=0.32, color=[RED if n > 0 else GREY for n in nats])
+    ax.barh(rows, nats, height=0.28, color=[RED if n > 0 else GREY for n in nats])
     for row, reason in enumerate(reasons):
         text = reason["text"] if len(reason["text"]) <= _LONGEST_REASON else reason["text"][: _LONGEST_REASON - 1] + "…"
         # Names in it are names: dollar signs are no formula.
-        ax.text(0.0, row - 0.25, f"{reason['nats']:+.1f}  {text}", fontsize=8, va="bottom", parse_math=False)
+        said = f"{reason['nats']:+.1f}  {text}"
+        ax.text(0.0, row - 0.2, said, fontsize=8, va="bottom", transform=ax.get_yaxis_transform(), parse_math=False)
     ax.axvline(0.0, color="k", lw=0.6)
     ax.set(xlabel="nats for fraud", yticks=[], ylim=(len(reasons) - 0.4, -0.9))
     ax.set_xlim(min(0.0, *nats, 0.0), max(1.0, *nats, 1.0) * 1.05)

@@ -13,8 +13,8 @@ from replay.tally import EDGES, Tally
 from replay.words import per_thousand, why_words
 from stream_ccsd.page import BLUE, GREY, RED, along_time, axes, picture, table, write_page
 
-# Highest alerts whose reasons are drawn.
-_DRAWN = 4
+# Highest alerts whose reasons are drawn, and how many of each.
+_DRAWN, _REASONS = 4, 5
 
 
 def write_report(path: Path, name: str, summary: dict[str, Any], tally: Tally) -> Path:
@@ -109,9 +109,9 @@ def _alerts(tally: Tally) -> list[str]:
 
 def _draw_reasons(tally: Tally) -> Any:
     drawn = tally.top[:_DRAWN]
-    figure, panels = axes(len(drawn), 1, 11, 1.0 + 1.7 * len(drawn))
+    figure, panels = axes(len(drawn), 1, 11, 0.5 + 2.1 * len(drawn))
     for ax, alert in zip(panels[:, 0], drawn, strict=True):
-        draw_reasons(ax, alert)
+        draw_reasons(ax, alert, _REASONS)
         title = f"{alert['account'][:60]}, {tally.calendar.show(alert['time'])}: {alert['amount']:,.2f}"
         ax.set_title(title, fontsize=9, loc="left", parse_math=False)
         if alert is not drawn[-1]:

@@ -40,6 +40,7 @@ class Tally:
     pattern: dict[str, str] = field(default_factory=dict)  # of accounts with fraud
     first_fraud: dict[str, tuple[float, int]] = field(default_factory=dict)  # time, and how many of its own before
     own: Counter[str] = field(default_factory=Counter)
+    own_alerts: Counter[str] = field(default_factory=Counter)
     caught: dict[str, tuple[float, int, int]] = field(default_factory=dict)  # delay in time, transactions; by which
     false_accounts: dict[str, int] = field(default_factory=dict)  # by which alert
     over_time: Timeline = field(init=False)
@@ -88,6 +89,7 @@ class Tally:
 
     def _add_alerted(self, account: str, time: float, position: int, terms: str | None) -> None:
         self.alerts += 1
+        self.own_alerts[account] += 1
         nats: dict[str, float] = json.loads(terms or "{}")
         self.why[position] = max(nats, key=nats.__getitem__, default="")
         if account not in self.first_fraud:  # before its first fraud, an alert of a fraud account is a false one too
@@ -135,6 +137,7 @@ class Tally:
                 "recall": len(self.caught) / len(self.pattern),
                 "median_delay_time": float(np.median(delays[:, 0])) if len(delays) else None,
                 "median_delay_transactions": float(np.median(delays[:, 1])) if len(delays) else None,
+                "normal_alert_rate": self._normal_rate(),
                 "patterns": self._patterns(),
                 "why_false": self._counted(self.false_accounts.values()),
             }
@@ -143,6 +146,12 @@ class Tally:
     def _per_day(self) -> float | None:
         day, span = self.calendar.of_days(1.0), self.last_time - self.first_time
         return self.alerts * day / span if day is not None and span > 0 else None
+
+    def _normal_rate(self) -> float | None:
+        """Alerts of accounts that no label speaks against, by their transactions: what a budget is about."""
+        normal = self.own.keys() - self.pattern.keys()
+        transactions = sum(self.own[account] for account in normal)
+        return sum(self.own_alerts[account] for account in normal) / transactions if transactions else None
 
     def _counted(self, positions: Iterable[int]) -> dict[str, int]:
         """What raised these alerts, the most frequent first."""

@@ -33,6 +33,7 @@ _JSON: dict[Any, dict[str, Any]] = {
     "values": {"type": "object", "additionalProperties": {"type": ["string", "number", "null"]}},
     "numbers": {"type": "object", "additionalProperties": {"type": "number"}},
 }
+_encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps would make one a row
 _PYTHON: dict[Any, str] = {str: "string", float: "number", int: "integer", bool: "boolean", Status: "string"}
 
 
@@ -68,7 +69,12 @@ def score_columns() -> list[Column]:
         Column("fields", "values", "Values of declared fields by name; null where none is declared", optional=True),
         Column("status", "text", "What became of it: scored, or late"),
         *(Column(s.name, "number", f"{s.meaning} ({s.unit})", optional=True) for s in scores()),
-        Column("terms", "numbers", "What the evidence adds up from, by name (nats, four digits)", optional=True),
+        Column(
+            "terms",
+            "numbers",
+            "What the evidence adds up from, by name (nats, four digits; those of 0 are left out)",
+            optional=True,
+        ),
         Column("score", "number", "The alert score: -log of the share of normal transactions this high (nats)"),
         Column("maximum", "number", "The account's highest alert score so far (nats)"),
         Column("alert", "truth", "Whether it raised an alert"),
@@ -98,7 +104,7 @@ def score_record(origin: Origin, result: Result, label: str | None = None) -> di
         "fields": {name: value for name, value in t.fields.items() if name in terms} or None,  # declared ones
         "status": result.status,
         **result.scores,
-        "terms": {name: round(nats, 4) for name, nats in terms.items()} or None,
+        "terms": {name: digits for name, nats in terms.items() if (digits := round(nats, 4))} if terms else None,
         "score": result.score,
         "maximum": result.maximum,
         "alert": result.alert is not None,
@@ -126,7 +132,7 @@ def score_records(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
 
 
 def _text(value: dict[str, Any] | None) -> str | None:
-    return None if value is None else json.dumps(value, separators=(",", ":"))
+    return None if value is None else _encode(value)
 
 
 def transaction_record(transaction: Transaction) -> dict[str, Any]:

@@ -133,7 +133,7 @@ def test_whatever_is_typed_ends_in_a_sentence(places, tmp_path_factory, path, ch
     options = COMMANDS[path]
     arguments = [*path, *ALWAYS.get(path, [])]
     names = sorted(p.name for p in places.iterdir())
-    for name, is_flag, kind in chance.sample(options, chance.randint(0, 3)):
+    for name, is_flag, kind in chance.sample(options, min(len(options), chance.randint(0, 3))):
         arguments.append(name)
         if not is_flag:
             pool = FIXED.get(name) or {int: WHOLE, float: NUMBERS}.get(kind) or [*names, "new.json", *TEXTS]

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.markup import escape
 
 from replay.commands.kafka import KafkaConfigOption, send
 from replay.commands.options import (
@@ -23,7 +22,7 @@ from replay.commands.options import (
     file_calendar,
     stream_time,
 )
-from replay.commands.summary import show_fit, show_summary
+from replay.commands.summary import show_alert, show_fit, show_summary
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.command import given_flags, with_options
 from stream_ccsd.cli.options import ColumnsOption, FieldOption, columns_schema, declared_fields
@@ -31,7 +30,7 @@ from stream_ccsd.cli.output import Advance, JsonOption, check_target, emit, make
 from stream_ccsd.cli.signals import DEAD_LETTERS, STOPPED, stoppable
 from stream_ccsd.errors import StreamCcsdError
 
-_SHOWN = 12
+_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -308,8 +307,7 @@ def _printer(console: Console, every: bool, calendar: Calendar) -> Callable[[Any
         nonlocal shown
         shown += 1
         if every or shown <= _SHOWN:
-            line = f"[bold]{calendar.show(alert.time):>10}[/bold]  {escape(alert.headline)}"
-            console.print(line, highlight=False, soft_wrap=True)
+            show_alert(console, alert, calendar)
         elif shown == _SHOWN + 1:
             console.print("further alerts are counted, not printed (--all prints them)")
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
+from rich.padding import Padding
 
 from replay.words import per_thousand, why_words
 from stream_ccsd.calendar import Calendar
@@ -29,6 +30,15 @@ def show_fit(console: Console, fit: dict[str, Any]) -> None:
         f"  stream-ccsd fit --data {data} --label COLUMN --model model, then --model model here",
         highlight=False,
     )
+
+
+def show_alert(console: Console, alert: Any, calendar: Calendar) -> None:
+    """An alert as it happens: when, who and how much in a line, how rare and why below."""
+    category = f" ({alert.category})" if alert.category else ""
+    what = escape(f"{alert.account} pays {alert.amount:,.2f} at {alert.merchant}{category}")
+    console.print(f"[bold]{calendar.show(alert.time):>10}[/bold]  {what}", highlight=False)
+    why = escape(alert.headline.removeprefix(f"{alert.account}: "))
+    console.print(Padding(why, (0, 0, 0, 4), expand=False), highlight=False)
 
 
 def show_summary(console: Console, result: dict[str, Any]) -> None:
@@ -61,8 +71,10 @@ def _budget(result: dict[str, Any]) -> str:
     text = f"[bold]{result['alerts']:,} alerts[/bold]"
     if observed is None:
         return text
-    a_day = "" if day is None else f"; {day:,.3g} a day"
-    return f"{text}: asked for {per_thousand(asked)}, {per_thousand(observed)} transactions alerted{a_day}"
+    more = "" if day is None else f"; {day:,.3g} a day"
+    if result.get("normal_alert_rate") is not None:
+        more += f"; without fraud {per_thousand(result['normal_alert_rate'])}"
+    return f"{text}: asked for {per_thousand(asked)}, {per_thousand(observed)} transactions alerted{more}"
 
 
 def _show_labels(console: Console, result: dict[str, Any]) -> None:

@@ -23,7 +23,7 @@ from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.library.model import Model
 
 PARTITIONS = 4
-SCORE_FIELDS = ("status", "outcome", "habit", "divergence", "score", "maximum", "model")
+SCORE_FIELDS = ("status", "evidence", "takeover", "divergence", "score", "maximum", "model")
 PATIENCE = 90.0
 
 

@@ -72,7 +72,7 @@ def test_a_new_model_is_picked_up_and_states_stay(cluster, many, model, tmp_path
     wider.save(folder)  # states do not fit it: it is refused, and the old one goes on
     wait_for(lambda: worker.said("the new model is not used"), "a refusal", worker)
     assert worker.metric("stream_ccsd_model_failures_total") == 1
-    newer = with_settings(model, alert_margin=0.5, habit_strength=3.0)
+    newer = with_settings(model, alert_margin=0.5, takeover_drift=0.1)
     newer.save(folder)
     assert newer.version != model.version
     wait_for(lambda: worker.said("new model"), "the new model", worker)
@@ -84,7 +84,7 @@ def test_a_new_model_is_picked_up_and_states_stay(cluster, many, model, tmp_path
     assert len(found) == len(results)
     for result in results:
         score = found[result.transaction.id]
-        assert (score["model"], score["habit"], score["maximum"]) == (result.model, result.habit, result.maximum)
+        assert (score["model"], score["takeover"], score["maximum"]) == (result.model, result.takeover, result.maximum)
     assert {score["model"] for score in found.values()} == {model.version, newer.version}
     assert f'version="{newer.version}"' in worker.ask("/metrics")[1]
 

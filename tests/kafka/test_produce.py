@@ -10,11 +10,16 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from typer.testing import CliRunner
 
 from replay.kafka import produce
+from replay.simulator import FIELDS
 from replay.source import ListSource
 from stream_ccsd.cli.main import app
+from stream_ccsd.fields import declared
+from stream_ccsd.fitting import fit
 from stream_ccsd.kafka.connection import BrokerError, parse_target
 from stream_ccsd.kafka.messages import transaction_message
+from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Schema
+from tests.kafka.cluster import Cluster, Expectation
 
 
 @pytest.fixture
@@ -58,7 +63,7 @@ def test_the_topic_holds_the_stream(brokers, topic, stream):
     assert done.sent == len(events)
     by_partition = consumed(brokers, topic, len(events))
     assert len(by_partition) == 4
-    read = Schema()
+    read = Schema(fields=declared(FIELDS))
     for records in by_partition.values():
         found = [read.parse_json(r.value) for r in records]
         assert [r.key.decode() for r in records] == [t.account for t in found]
@@ -103,4 +108,33 @@ def test_addresses_that_are_none(url):
 
 def test_a_message_is_the_documented_json(stream):
     t = stream.transactions[0]
-    assert Schema().parse_json(transaction_message(t)) == t
+    assert Schema(fields=declared(FIELDS)).parse_json(transaction_message(t)) == t
+
+
+def test_declared_fields_travel(brokers, stream, tmp_path):
+    """As keys of a message beside the others; a worker knows them from its model, and says what one process says."""
+    normal = stream.normal_accounts()
+    settings = Settings(window=8, local_history=12, divergence=False, alert_rate=0.02, fields=FIELDS)
+    model = fit((t for t in stream.transactions if t.account in normal), settings)
+    model.save(tmp_path / "model")
+    cluster = Cluster(brokers, tmp_path, tmp_path / "model", columns="device=gadget")
+    events = stream.transactions[:1500]
+    try:
+        cluster.worker("a").wait_until_ready()
+        sent = [(t.account.encode(), transaction_message(t)) for t in events]
+        assert json.loads(sent[0][1])["country"] == events[0].fields["country"]
+        sent = [(key, value.replace(b'"device":', b'"gadget":')) for key, value in sent]
+        bad = json.dumps({**json.loads(sent[0][1]), "id": "bad", "country": ["x"]}).encode()
+        cluster.send([*sent, (sent[0][0], bad)])
+        cluster.wait_until_done(len(events) + 1)
+        expected = Expectation(model, events)
+        assert expected.alerts
+        expected.check(cluster, exactly_once_each=True)
+        (letter,) = cluster.records(cluster.settings.dead_letters)
+        assert dict(letter.headers)["field"] == b"country"
+        scores = [json.loads(r.value) for r in cluster.records(cluster.settings.scores)]
+        by_id = {t.id: t.fields for t in events}
+        assert all(score["fields"] == by_id[score["id"]] for score in scores)
+        assert {"country", "country_own", "device"} <= {name for score in scores for name in score["terms"]}
+    finally:
+        cluster.stop()

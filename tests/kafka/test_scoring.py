@@ -232,7 +232,7 @@ def test_states_of_another_topic_are_noticed(model, records):
 def test_states_of_other_windows_are_noticed(model, records):
     states = scorer(model, {}).score(records[:100]).states
     other = with_settings(model, window=9)
-    with pytest.raises(ForeignStateError, match="windows of 8"):
+    with pytest.raises(ForeignStateError, match="are for window 8"):
         scorer(other, states).score(records[100:200])
 
 

@@ -65,7 +65,7 @@ def test_a_damaged_store_says_which_folder_to_delete(cluster, many, model):
 def test_a_model_copied_over_the_one_in_use_hurts_nobody(cluster, many, model, tmp_path):
     folder, other = tmp_path / "served", tmp_path / "other"
     model.save(folder)
-    newer = with_settings(model, habit_strength=3.0)
+    newer = with_settings(model, takeover_drift=0.1)
     newer.save(other)
     (folder / "windows.arrow").touch()
     worker = cluster.worker("a", model=folder)
@@ -89,7 +89,7 @@ def test_a_model_copied_over_the_one_in_use_hurts_nobody(cluster, many, model, t
     found = {json.loads(r.value)["id"]: json.loads(r.value) for r in cluster.records(cluster.settings.scores)}
     for result in results:
         score = found[result.transaction.id]
-        assert (score["model"], score["habit"], score["score"]) == (result.model, result.habit, result.score)
+        assert (score["model"], score["takeover"], score["score"]) == (result.model, result.takeover, result.score)
     assert worker.stop() == 0
 
 

@@ -60,7 +60,7 @@ def test_scores_are_those_of_the_evaluation_to_the_bit(whole, model, stream, tmp
     scores = pq.read_table(tmp_path / "s.parquet")
     data = LabelledData("stream", stream.transactions, np.zeros(len(stream.transactions), bool), 0, "")
     offline = score_stream(model, data, np.arange(len(stream.transactions)))
-    for name in ("outcome", "habit", "divergence"):
+    for name in ("evidence", "takeover", "divergence"):
         np.testing.assert_array_equal(scores[name].to_numpy(zero_copy_only=False), offline.scores[name])
     np.testing.assert_array_equal(scores["score"].to_numpy(), offline.scores["alert"])
     assert np.flatnonzero(scores["alert"].to_numpy()).tolist() == sorted(offline.alerts)

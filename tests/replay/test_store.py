@@ -19,6 +19,7 @@ from replay.state import StateFile
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.records import score_records
 from stream_ccsd.stores import ALERT_CAP, AccountSummary, DeadLetterCount, MappingStates, TimeBin, Totals
 from tests.conftest import scores_at, with_settings
 
@@ -42,7 +43,7 @@ def records(folder):
 
 @pytest.fixture(scope="module")
 def scores(folder):
-    return pq.read_table(folder / "scores.parquet").to_pylist()
+    return score_records(pq.read_table(folder / "scores.parquet"))
 
 
 def lines(folder, name):
@@ -260,7 +261,7 @@ def test_a_file_of_the_format_before_is_refused(tmp_path):
     StateFile.create(path, FACTS).close()
     with closing(sqlite3.connect(path)) as old, old:
         old.execute("PRAGMA user_version = 2")
-    with pytest.raises(StreamCcsdError, match=r"another version \(format 2, expected 3\)"):
+    with pytest.raises(StreamCcsdError, match=r"another version \(format 2, expected 4\)"):
         StateFile.open(path)
 
 

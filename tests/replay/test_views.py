@@ -107,7 +107,7 @@ def test_explain_takes_any_name(state, account, tmp_path, monkeypatch):
     rows = pq.read_table(state.parent / "out" / "scores.parquet").to_pylist()
     highest = max((row for row in rows if row["account"] == account), key=lambda row: row["score"])
     day = Calendar.choose("days", "2018-04-01", []).show(highest["time"])
-    numbers = f"{highest['amount']:,.2f}", f"{highest['score']:.1f}", f"{highest['habit']:.1f}"
+    numbers = f"{highest['amount']:,.2f}", f"{highest['score']:.1f}", f"{highest['takeover']:.1f}"
     body = shown.partition("its ten highest scores")[2]
     assert any(line.startswith(day) and all(n in line for n in numbers) for line in body.splitlines()), body
     assert max(len(line) for line in body.splitlines() if not line.startswith("picture")) <= 80
@@ -235,7 +235,7 @@ def test_dates_before_there_is_a_model(tmp_path, stream):
         arguments = ["--data", path, "--model", tmp_path / "m", *chosen, "--until", "2018-04-21", "--json", "-"]
         facts = json.loads(run("fit", *arguments).stdout)
         expected = sum(t.time < 20 for t in stream.transactions)
-        assert facts["transactions"] + facts["held_out_transactions"] == expected
+        assert facts["transactions"] == expected
         assert Path(tmp_path / "m" / "model.json").is_file()
     options = [
         "--data",
@@ -259,8 +259,9 @@ def test_a_fit_says_whom_it_left_out_and_why(stream_file, tmp_path):
     assert facts["left_out_label"] > 0
     assert facts["left_out_share"] > 0
     assert facts["left_out"] == facts["left_out_label"] + facts["left_out_share"]
-    everyone = facts["accounts"] + facts["held_out_accounts"] + facts["left_out"]
-    assert everyone == 40
+    assert facts["accounts"] + facts["left_out"] == 40
+    assert facts["contamination"] == 0
     shown = " ".join(run("fit", *arguments).output.split())
-    assert f"calibrated on {facts['held_out_accounts']} held out" in shown
+    assert f"learnt from {facts['accounts']} accounts" in shown
+    assert "all of what is left counts as normal (contamination 0)" in shown
     assert f"{facts['left_out_label']} accounts for their label, {facts['left_out_share']} by chance" in shown
