@@ -104,8 +104,7 @@ def measure_accounts(model: Model, number: int) -> dict[str, Any]:
 
 def _run_accounts(place: str, number: int) -> None:
     model = Model.load(place)
-    settings = model.settings
-    codec = AccountCodec(settings.window, settings.local_history)
+    codec = AccountCodec(*model.state_sizes)
     rng = np.random.default_rng(0)
     merchants = list(model.names.values())[:50]
     sample = [
