@@ -51,8 +51,9 @@ class FraudOptions:
     ablation: Annotated[
         bool, typer.Option(help="With the paper's protocol: its ablations, and one stride for all accounts.")
     ] = True
-    baselines: Annotated[
-        bool, typer.Option(help="Run the baselines on the same rows; trees take a minute a million rows.")
+    baselines: Annotated[bool, typer.Option(help="Run the baselines on the same rows.")] = True
+    trees: Annotated[
+        bool, typer.Option(help="Among them those that are trees, which take minutes where there are a million rows.")
     ] = True
     divergence: Annotated[
         bool, typer.Option(help="Compute the divergence score too, which no alert needs; without it is much quicker.")
@@ -131,6 +132,7 @@ def fraud(options: FraudOptions) -> None:
             split=options.split,  # type: ignore[arg-type]  # checked above
             full_table=options.ablation,
             baselines=options.baselines,
+            trees=options.trees,
             sensitivity=options.report is not None and "paper" in protocols,
             cache=cache_folder() if options.use_cache else None,
             progress=start("runs"),

@@ -42,6 +42,7 @@ def evaluate_fraud(
     split: Kind = "sets",
     full_table: bool = True,
     baselines: bool = True,
+    trees: bool = True,
     sensitivity: bool = False,
     cache: Path | None = None,
     progress: Progress | None = None,
@@ -56,6 +57,7 @@ def evaluate_fraud(
         "split": split,
         "full_table": full_table,
         "baselines": baselines,
+        "trees": trees,
     }
     jobs = [{"protocol": p, "seed": s, **common} for p in protocols for s in seeds]
     if sensitivity:
@@ -63,7 +65,7 @@ def evaluate_fraud(
             for change in changes:
                 varied = replace(settings, **change).to_dict()
                 job = {"protocol": "paper", "seed": seeds[0], "settings": varied, "split": split}
-                job |= {"full_table": False, "baselines": False}
+                job |= {"full_table": False, "baselines": False, "trees": False}
                 jobs.append({**job, "varied": name, "value": next(iter(change.values()))})
     results = _run_all(data, jobs, cache, progress)
     runs = [r for r, job in zip(results, jobs, strict=True) if "varied" not in job]
@@ -91,7 +93,7 @@ def _run_job(data: LabelledData, job: dict[str, Any]) -> dict[str, Any]:
     if job["protocol"] == "paper":
         return run_paper(data, job["seed"], settings, job["full_table"])
     run = run_stream if job["protocol"] == "stream" else run_periods
-    return run(data, job["seed"], settings, job["baselines"], job["split"])
+    return run(data, job["seed"], settings, job["baselines"], job["split"], job["trees"])
 
 
 def _run_all(

@@ -27,6 +27,7 @@ def run_periods(
     settings: Settings,
     baselines: bool,
     split_kind: Kind = "sets",
+    trees: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Fit on the first period, run the engine over everything, judge the last period.
@@ -49,7 +50,8 @@ def run_periods(
     model = fit([data.transactions[i] for i in np.flatnonzero(library)], settings)
     scores = score_stream(model, data, np.arange(len(times)), progress).scores
     if baselines:
-        scores = scores.join(transaction_baselines(data, library, np.full(len(times), True), parts["val"], seed))
+        everything = np.full(len(times), True)
+        scores = scores.join(transaction_baselines(data, library, everything, parts["val"], seed, trees))
     # An account of a period is judged by its maximum there, and is fraud if one of its transactions there is.
     by_account = {}
     for name in PARTS:

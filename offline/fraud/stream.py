@@ -64,6 +64,7 @@ def run_stream(
     settings: Settings,
     baselines: bool,
     split_kind: Kind = "sets",
+    trees: bool = True,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """One seed: account and transaction level, all scores and baselines, operating points and delays."""
@@ -75,7 +76,7 @@ def run_stream(
     answered = score_stream(model, data, np.flatnonzero(streamed), progress)
     rows, scores = data.frame[streamed], answered.scores
     if baselines:
-        scores = scores.join(transaction_baselines(data, sets["library"], streamed, sets["val"], seed))
+        scores = scores.join(transaction_baselines(data, sets["library"], streamed, sets["val"], seed, trees))
     # Accumulated evidence is a running sum: its maximum is the final one.
     by_account = scores.groupby(rows["account"]).max()
     if baselines:
