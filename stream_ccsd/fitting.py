@@ -38,6 +38,12 @@ from stream_ccsd.transaction import Transaction, category_value, misfit, number_
 # Changes may lie this many bandwidths apart before features for them become absurd.
 _WIDEST = 1e4
 
+# Strength at which amounts are those of the category, whatever the merchant.
+_NO_MERCHANT = 1e9
+
+# Share of the alert budget that takeover may have at the most: most fraud shows in single transactions.
+_MOST_FOR_TAKEOVER = 0.2
+
 # How often transactions that may be fraud are weighed again by laws in which they count for less.
 _ROUNDS = 5
 
@@ -69,6 +75,9 @@ def fit(
         With fewer than two accounts: one to learn from and one to calibrate on.
     """
     settings = settings or Settings()
+    if settings.contamination > 0.0 and settings.merchant_strength is None:
+        # The amounts of a merchant at whom mostly fraud happens would explain themselves.
+        settings = replace(settings, merchant_strength=_NO_MERCHANT)
     histories, codes, (first, last) = _collect(transactions, settings)
     accounts = sorted(histories)
     order = shuffled(accounts, settings.seed)
@@ -290,11 +299,13 @@ def _observe(histories: list[AccountHistory], fold: IntArray, settings: Settings
 
 
 def _takeover_share(chosen: Choices, settings: Settings) -> float:
-    """Of the alert budget: up to a half, by how much of an account's behaviour its own past explains."""
+    """Of the alert budget: the more, the more of an account's behaviour its own past explains."""
     if settings.takeover_share is not None:
         return settings.takeover_share
     gain = sum(max(0.0, gain) for name, gain in chosen.gains.items() if name.endswith(OWN))
-    return float(0.5 * -np.expm1(-gain))
+    # Where fraud is among what evidence is rated on, its rates are cautious, and takeover must not outrank it for that.
+    most = _MOST_FOR_TAKEOVER if settings.contamination == 0.0 else _MOST_FOR_TAKEOVER / 4.0
+    return float(most * -np.expm1(-gain))
 
 
 def _calibrate(

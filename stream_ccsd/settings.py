@@ -147,7 +147,7 @@ class Settings:
     """Share of frauds taken to differ, from everyone or from their account, in a field other than amount and place."""
     amount_departure: float = 0.5
     """Share of frauds taken to differ in their amount from what the account usually pays."""
-    settled: float = 12.0
+    settled: float = 15.0
     """Decayed visits to a place that may be somebody else's; what goes beyond them is a habit, and no evidence."""
     evidence_floor: float = 1e-4
     """Density of a number that was never seen: caps its evidence."""
@@ -156,7 +156,7 @@ class Settings:
     takeover_drift: float = 0.3
     """Nats that every transaction takes off it."""
     takeover_share: float | None = None
-    """Share of the alert budget for takeover; None: up to a half, the more an account's past says of its future."""
+    """Share of the alert budget for takeover; None: up to a fifth, the more an account's past says."""
     contamination: float = 0.0
     """Share of what is fitted on that may be fraud: so many transactions, the oddest ones, hardly count."""
 

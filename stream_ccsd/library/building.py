@@ -130,17 +130,16 @@ class KernelLaw(NamedTuple):
     cells: IntArray
     weight: FloatArray
     mass: FloatArray
-    kernel: FloatArray
 
 
-def _kernel(sigma: float) -> FloatArray:
+def gaussian(sigma: float) -> FloatArray:
     """Density of a Gaussian at whole cells, as far as it matters."""
     distance = CELL * np.arange(int(np.ceil(_REACH * sigma / CELL)) + 1)
     density: FloatArray = np.exp(-0.5 * (distance / sigma) ** 2) / (sigma * np.sqrt(2.0 * np.pi))
     return density
 
 
-def kernel_law(law: IntArray, cell: IntArray, weight: FloatArray, laws: int, sigma: float) -> KernelLaw:
+def kernel_law(law: IntArray, cell: IntArray, weight: FloatArray, laws: int) -> KernelLaw:
     """Weights by law and cell, of cells in use only."""
     order = np.lexsort((cell, law))
     law, cell, weight = law[order], cell[order], weight[order]
@@ -150,7 +149,7 @@ def kernel_law(law: IntArray, cell: IntArray, weight: FloatArray, laws: int, sig
     start = np.append(0, np.cumsum(np.bincount(law[first], minlength=laws)))
     total = np.add.reduceat(weight, first) if len(law) else np.empty(0)
     mass = np.bincount(law, weight, laws).astype(float)
-    return KernelLaw(start.astype(np.int64), cell[first].astype(np.int64), total, mass, _kernel(sigma))
+    return KernelLaw(start.astype(np.int64), cell[first].astype(np.int64), total, mass)
 
 
 def hour_density(cells: IntArray, weight: FloatArray, sigma: float) -> FloatArray:
@@ -223,7 +222,7 @@ def build_laws(
     """Laws of these transactions, each counting for its weight. Without views, nothing is said of time and habits."""
     used = np.flatnonzero(weight > 0)
     amounts = [
-        kernel_law(law[used], seen.cell[used], weight[used], laws, chosen.sigma_u)
+        kernel_law(law[used], seen.cell[used], weight[used], laws)
         for law, laws in (
             (np.zeros_like(seen.category), 1),
             (seen.category, len(seen.categories)),
@@ -234,7 +233,7 @@ def build_laws(
     merchants = 1.0 + np.bincount(of_pair[amounts[2].mass > 0], minlength=len(seen.categories)).astype(float)
     return read_only(
         Laws(
-            **_joined("amount", amounts),
+            **_joined("amount", amounts, gaussian(chosen.sigma_u)),
             categories=seen.categories,
             pairs=seen.pairs,
             merchants=merchants,
@@ -267,7 +266,7 @@ def _always(term: str) -> bool:
     return term in ("amount", "category", "merchant", "habit")
 
 
-def _joined(name: str, laws: list[KernelLaw]) -> dict[str, Any]:
+def _joined(name: str, laws: list[KernelLaw], kernel: FloatArray) -> dict[str, Any]:
     """Several families of laws on one axis, one after the other."""
     shift = np.cumsum([0, *(len(law.cells) for law in laws)])
     start = np.concatenate([law.start[:-1] + by for law, by in zip(laws, shift, strict=False)] + [shift[-1:]])
@@ -276,7 +275,7 @@ def _joined(name: str, laws: list[KernelLaw]) -> dict[str, Any]:
         f"{name}_cells": np.concatenate([law.cells for law in laws]),
         f"{name}_weight": np.concatenate([law.weight for law in laws]),
         f"{name}_mass": np.concatenate([law.mass for law in laws]),
-        f"{name}_kernel": laws[0].kernel,
+        f"{name}_kernel": kernel,
     }
 
 
@@ -286,8 +285,12 @@ def _usual(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axes) 
         cell = np.zeros(1, np.int64)
     else:
         cell = np.rint(innovations(seen, axes, chosen.usual_strength) / CELL).astype(np.int64)
-    law = kernel_law(np.zeros_like(cell), cell, weight, 1, chosen.usual_sigma)
-    return {"usual_cells": law.cells, "usual_weight": law.weight / max(law.mass[0], 1e-9), "usual_kernel": law.kernel}
+    law = kernel_law(np.zeros_like(cell), cell, weight, 1)
+    return {
+        "usual_cells": law.cells,
+        "usual_weight": law.weight / max(law.mass[0], 1e-9),
+        "usual_kernel": gaussian(chosen.usual_sigma),
+    }
 
 
 def _time(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axes) -> dict[str, Any]:
@@ -314,17 +317,16 @@ def _declared(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axe
         weights.append(np.bincount(value, weight, len(known)))
         start.append(start[-1] + len(known))
         mass.append(weights[-1].sum())
-    numbers, missing = [], []
+    numbers, kernels, missing = [], [], []
     for i in range(len(seen.numbers)):
         have, cell = number_cells(seen, i, axes.number_scale[i])
         sigma = chosen.number_sigma[i] if chosen.number_sigma else 0.1
-        numbers.append(kernel_law(np.zeros_like(cell), cell, weight[have], 1, sigma))
+        numbers.append(kernel_law(np.zeros_like(cell), cell, weight[have], 1))
+        kernels.append(gaussian(sigma))
         missing.append(1.0 - weight[have].sum() / weight.sum())
-    longest = max((len(law.kernel) for law in numbers), default=1)
-    joined = _joined("number", numbers) if numbers else _joined("number", [_nothing()])
-    joined["number_kernel"] = np.stack(
-        [np.pad(law.kernel, (0, longest - len(law.kernel))) for law in numbers] or [np.zeros(1)]
-    )
+    longest = max((len(kernel) for kernel in kernels), default=1)
+    padded = np.stack([np.pad(kernel, (0, longest - len(kernel))) for kernel in kernels] or [np.zeros(1)])
+    joined = _joined("number", numbers or [_nothing()], padded)
     if not numbers:
         joined["number_start"], joined["number_mass"] = np.zeros(1, np.int64), np.empty(0)
     count = len(keys)
@@ -343,4 +345,4 @@ def _declared(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axe
 
 
 def _nothing() -> KernelLaw:
-    return kernel_law(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), 1, 0.1)
+    return kernel_law(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0), 1)

@@ -35,6 +35,7 @@ from stream_ccsd.library.building import (
     count_shares,
     gap_octaves,
     gap_shares,
+    gaussian,
     hour_density,
     innovations,
     kernel_law,
@@ -51,6 +52,7 @@ _HOUR_SIGMAS = (0.25, 0.5, 1.0, 2.0)
 _STRENGTHS = tuple(10.0 ** np.arange(-1, 7))
 _OWN_STRENGTHS = tuple(2.0 ** np.arange(-1, 15))
 _USUAL_SHARES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+_USUAL_SIGMAS = (0.05, 0.1, 0.2)
 _USUAL_STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)
 # Transactions that choices are judged on; more of them decide nothing else.
 _JUDGES = 40_000
@@ -74,20 +76,17 @@ class _Without(NamedTuple):
     folds: int
 
     @classmethod
-    def of(cls, law: IntArray, cell: IntArray, weight: FloatArray, fold: IntArray, laws: int, sigma: float) -> _Without:
+    def of(cls, law: IntArray, cell: IntArray, weight: FloatArray, fold: IntArray, laws: int) -> _Without:
         folds = int(fold.max()) + 1
-        whole = kernel_law(law, cell, weight, laws, sigma)
-        return cls(whole, kernel_law(law * folds + fold, cell, weight, laws * folds, sigma), folds)
+        # The bandwidth comes with each question.
+        whole, part = kernel_law(law, cell, weight, laws), kernel_law(law * folds + fold, cell, weight, laws * folds)
+        return cls(whole, part, folds)
 
-    def at(self, law: IntArray, cell: IntArray, fold: IntArray) -> tuple[FloatArray, FloatArray]:
+    def at(self, law: IntArray, cell: IntArray, fold: IntArray, sigma: float) -> tuple[FloatArray, FloatArray]:
         """Sum of Gaussians and mass of the laws without the folds."""
-        own = law * self.folds + fold
-        sums = _sums(*_lookup(self.whole), law, cell) - _sums(*_lookup(self.part), own, cell)
+        own, kernel = law * self.folds + fold, gaussian(sigma)
+        sums = _sums(*self.whole[:3], kernel, law, cell) - _sums(*self.part[:3], kernel, own, cell)
         return np.maximum(sums, 0.0), np.maximum(self.whole.mass[law] - self.part.mass[own], 0.0)
-
-
-def _lookup(law: KernelLaw) -> tuple[IntArray, IntArray, FloatArray, FloatArray]:
-    return law.start, law.cells, law.weight, law.kernel
 
 
 def _mass_without(law: IntArray, weight: FloatArray, fold: IntArray, laws: int) -> FloatArray:
@@ -95,6 +94,10 @@ def _mass_without(law: IntArray, weight: FloatArray, fold: IntArray, laws: int) 
     folds = int(fold.max()) + 1
     part = np.bincount(fold * laws + law, weight, folds * laws).reshape(folds, laws)
     return np.maximum(part.sum(axis=0) - part, 0.0)
+
+
+_Leaning = Callable[..., FloatArray]
+"""Of a strength and the law behind: a law that leans on it."""
 
 
 def _leant(inside: FloatArray, mass: FloatArray, strength: float, behind: FloatArray) -> FloatArray:
@@ -126,8 +129,9 @@ class _Judge:
 def choose(seen: Observations, weight: FloatArray, settings: Settings, axes: Axes) -> Choices:
     """Every bandwidth and strength that the settings leave open; ``weight`` is what each transaction counts for."""
     judge = _Judge(seen, weight, settings.seed)
-    chosen = _choose_amounts(seen, weight, settings, judge)
-    normal = _amounts_without(seen, weight, chosen, settings, judge)
+    amounts = _Amounts(seen, weight, judge, settings.evidence_floor)
+    chosen = _choose_amounts(amounts, settings, judge)
+    normal = amounts.density(chosen)
     gains: dict[str, float] = {}
     chosen = _choose_usual(seen, weight, settings, judge, axes, normal, chosen, gains)
     chosen = _choose_place(seen, weight, settings, judge, chosen, gains)
@@ -142,41 +146,41 @@ def _tried(given: float | None, values: Sequence[float]) -> Sequence[float]:
     return values if given is None else (given,)
 
 
-def _amount_parts(
-    seen: Observations, weight: FloatArray, sigma: float, judge: _Judge
-) -> tuple[tuple[FloatArray, FloatArray], ...]:
-    """Sums and masses of everything, the category and the pair, without each transaction's fold."""
-    rows, everything = judge.rows, np.zeros_like(seen.cell)
-    parts = []
-    for law, laws in ((everything, 1), (seen.category, len(seen.categories)), (seen.pair, len(seen.pairs))):
-        without = _Without.of(law, seen.cell, weight, seen.fold, laws, sigma)
-        parts.append(without.at(law[rows], seen.cell[rows], judge.fold))
-    return tuple(parts)
+class _Amounts:
+    """Laws of amounts of everything, the category and the pair, without each transaction's fold."""
+
+    def __init__(self, seen: Observations, weight: FloatArray, judge: _Judge, floor: float) -> None:
+        everything = np.zeros_like(seen.cell)
+        families = ((everything, 1), (seen.category, len(seen.categories)), (seen.pair, len(seen.pairs)))
+        self._laws = [_Without.of(law, seen.cell, weight, seen.fold, laws) for law, laws in families]
+        self._asked = [(law[judge.rows], seen.cell[judge.rows], judge.fold) for law, _ in families]
+        self._floor = floor
+
+    def at(self, sigma: float) -> tuple[FloatArray, _Leaning, _Leaning]:
+        """Under one bandwidth: of everything, and how a category's and a pair's lean on what is behind them."""
+        (every, total), category, pair = (
+            law.at(*asked, sigma) for law, asked in zip(self._laws, self._asked, strict=True)
+        )
+        behind = every / np.maximum(total, 1e-9) + self._floor
+        return behind, partial(_leant, *category), partial(_leant, *pair)
+
+    def density(self, chosen: Choices) -> FloatArray:
+        """Of the transactions that are asked about."""
+        behind, in_category, at_pair = self.at(chosen.sigma_u)
+        return at_pair(chosen.merchant_strength, in_category(chosen.category_strength, behind))
 
 
-def _choose_amounts(seen: Observations, weight: FloatArray, settings: Settings, judge: _Judge) -> Choices:
+def _choose_amounts(amounts: _Amounts, settings: Settings, judge: _Judge) -> Choices:
     best, chosen = -np.inf, (0.1, 1.0, 1.0)
     for sigma in _tried(settings.sigma_u, _SIGMAS):
-        (every, total), (inside, mass), (at_pair, pair_mass) = _amount_parts(seen, weight, sigma, judge)
-        behind = every / np.maximum(total, 1e-9) + settings.evidence_floor
+        behind, in_category, at_pair = amounts.at(sigma)
         for category_strength in _tried(settings.category_strength, _STRENGTHS):
-            in_category = _leant(inside, mass, category_strength, behind)
-            strength, nats = judge.best(
-                _tried(settings.merchant_strength, _STRENGTHS),
-                partial(_leant, at_pair, pair_mass, behind=in_category),
-            )
+            category = in_category(category_strength, behind)
+            tried = _tried(settings.merchant_strength, _STRENGTHS)
+            strength, nats = judge.best(tried, partial(at_pair, behind=category))
             if nats > best:
                 best, chosen = nats, (float(sigma), float(category_strength), strength)
     return Choices(*chosen, place_strength=1.0)
-
-
-def _amounts_without(
-    seen: Observations, weight: FloatArray, chosen: Choices, settings: Settings, judge: _Judge
-) -> FloatArray:
-    (every, total), (inside, mass), (at_pair, pair_mass) = _amount_parts(seen, weight, chosen.sigma_u, judge)
-    behind = every / np.maximum(total, 1e-9) + settings.evidence_floor
-    in_category = _leant(inside, mass, chosen.category_strength, behind)
-    return _leant(at_pair, pair_mass, chosen.merchant_strength, in_category)
 
 
 def _choose_usual(
@@ -195,9 +199,9 @@ def _choose_usual(
     everything = np.zeros_like(seen.cell)
     for strength in _tried(settings.usual_strength, _USUAL_STRENGTHS):
         cell = np.rint(innovations(seen, axes, strength) / CELL).astype(np.int64)
-        for sigma in (0.05, 0.1, 0.2):
-            without = _Without.of(everything, cell, weight, seen.fold, 1, sigma)
-            sums, mass = without.at(everything[judge.rows], cell[judge.rows], judge.fold)
+        without = _Without.of(everything, cell, weight, seen.fold, 1)
+        for sigma in _USUAL_SIGMAS:
+            sums, mass = without.at(everything[judge.rows], cell[judge.rows], judge.fold, sigma)
             usual = sums / np.maximum(mass, 1e-9) + settings.evidence_floor
             trusted = own / (own + strength)
             share, nats = judge.best(
@@ -336,9 +340,9 @@ def _choose_numbers(
             everything, fold = np.zeros_like(cell), seen.fold[have]
             weights = weight[have][judged] / weight[have][judged].sum()
             nats = []
+            without = _Without.of(everything, cell, weight[have], fold, 1)
             for width in _SIGMAS:
-                without = _Without.of(everything, cell, weight[have], fold, 1, width)
-                sums, mass = without.at(everything[judged], cell[judged], fold[judged])
+                sums, mass = without.at(everything[judged], cell[judged], fold[judged], width)
                 nats.append(float(np.sum(weights * np.log(sums / np.maximum(mass, 1e-9) + settings.evidence_floor))))
             sigma, gains[name] = _SIGMAS[int(np.argmax(nats))], max(nats) + float(np.log(axes.number_reach[i]))
         sigmas.append(sigma)
