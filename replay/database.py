@@ -20,7 +20,7 @@ from stream_ccsd.writing import WriteError, is_special, replacing
 
 # "ccsd": tells this file from any other SQLite database.
 _APPLICATION = 0x63637364
-_VERSION = 3
+_VERSION = 4
 
 _TABLES = """
 CREATE TABLE progress (checksum INTEGER NOT NULL, position INTEGER NOT NULL, records INTEGER NOT NULL,
@@ -30,11 +30,12 @@ CREATE TABLE accounts (account TEXT PRIMARY KEY, transactions INTEGER NOT NULL, 
     maximum REAL NOT NULL, alerts INTEGER NOT NULL, newest INTEGER NOT NULL, checksum INTEGER NOT NULL);
 CREATE INDEX accounts_by_maximum ON accounts (maximum DESC, account);
 CREATE TABLE alerts (position INTEGER PRIMARY KEY, id TEXT NOT NULL, account TEXT NOT NULL, time REAL NOT NULL,
-    score REAL NOT NULL, tail_rate REAL NOT NULL, headline TEXT NOT NULL, json TEXT NOT NULL,
-    checksum INTEGER NOT NULL);
+    score REAL NOT NULL, expected_loss REAL NOT NULL, tail_rate REAL NOT NULL, headline TEXT NOT NULL,
+    json TEXT NOT NULL, checksum INTEGER NOT NULL);
 CREATE INDEX alerts_by_account ON alerts (account, time);
 CREATE INDEX alerts_by_time ON alerts (time);
 CREATE INDEX alerts_by_score ON alerts (score DESC);
+CREATE INDEX alerts_by_loss ON alerts (expected_loss DESC);
 CREATE TABLE dead_letters (position INTEGER PRIMARY KEY, line TEXT NOT NULL, kind TEXT NOT NULL, field TEXT,
     reason TEXT NOT NULL, json TEXT NOT NULL, checksum INTEGER NOT NULL);
 CREATE INDEX dead_letters_by_kind ON dead_letters (kind, field);
@@ -47,7 +48,7 @@ COLUMNS = {
     "progress": "position, records, total, alert_cap, bin_width, facts",
     "states": "account, state",
     "accounts": "account, transactions, last_time, maximum, alerts, newest",
-    "alerts": "position, id, account, time, score, tail_rate, headline, json",
+    "alerts": "position, id, account, time, score, expected_loss, tail_rate, headline, json",
     "dead_letters": "position, line, kind, field, reason, json",
     "scores": "position, rows",
     "timeline": "bin, transactions, late, alerts, labelled",
@@ -74,13 +75,41 @@ class DamageError(StreamCcsdError):
         )
 
 
-def create(path: Path, facts: dict[str, Any]) -> None:
-    """Make a new file.
+def create(path: Path, facts: dict[str, Any], states: Mapping[str, bytes] | None = None) -> None:
+    """Make a new file, with states of accounts where these have a past.
 
     Raises
     ------
     StreamCcsdError
         If there is one already, or it cannot be written.
+    """
+    target, left = check_free(path)
+    try:
+        for old in left:
+            old.unlink()
+    except OSError as error:
+        raise WriteError(path, error) from error
+    # Made under another name: whatever happens, a file of this name is a whole one.
+    with replacing(target) as temporary, explained(path), closing(sqlite3.connect(temporary)) as made:
+        made.execute("PRAGMA journal_mode = MEMORY")
+        made.execute(f"PRAGMA application_id = {_APPLICATION}")
+        made.execute(f"PRAGMA user_version = {_VERSION}")
+        made.executescript(_TABLES)
+        text = json.dumps(facts)
+        rows = [(account, row_checksum(account, state), state) for account, state in (states or {}).items()]
+        made.executemany("INSERT INTO states VALUES (?, ?, ?)", rows)
+        first = (0, 0, sum(row[1] for row in rows), None, 1, text)
+        made.execute("INSERT INTO progress VALUES (?, ?, ?, ?, ?, ?, ?)", (row_checksum(*first), *first))
+        made.commit()
+
+
+def check_free(path: Path) -> tuple[Path, list[Path]]:
+    """Where a new file would be made, and what a killed replay has left there, which is in the way.
+
+    Raises
+    ------
+    StreamCcsdError
+        If there is a file already.
     """
     target = _target(path)
     if is_special(target) or target.is_dir():
@@ -95,21 +124,7 @@ def create(path: Path, facts: dict[str, Any]) -> None:
             f"{path} exists: go on with --resume, or name another file with --state, or remove it to start anew "
             f"(all of it: {files})"
         )
-    try:
-        for old in left:
-            old.unlink()
-    except OSError as error:
-        raise WriteError(path, error) from error
-    # Made under another name: whatever happens, a file of this name is a whole one.
-    with replacing(target) as temporary, explained(path), closing(sqlite3.connect(temporary)) as made:
-        made.execute("PRAGMA journal_mode = MEMORY")
-        made.execute(f"PRAGMA application_id = {_APPLICATION}")
-        made.execute(f"PRAGMA user_version = {_VERSION}")
-        made.executescript(_TABLES)
-        text = json.dumps(facts)
-        first = (0, 0, 0, None, 1, text)
-        made.execute("INSERT INTO progress VALUES (?, ?, ?, ?, ?, ?, ?)", (row_checksum(*first), *first))
-        made.commit()
+    return target, left
 
 
 def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:

@@ -11,7 +11,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,7 +21,7 @@ from replay.lines import LONGEST, GrowingFile, Lines, is_growing
 from replay.parquet import parquet_rows
 from replay.quoting import csv_records
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError
+from stream_ccsd.transaction import Guess, Refusal, Schema, Transaction, TransactionError
 
 BANKSIM = Schema(account="customer", time="step", id=None)
 """The columns of the public BankSim file."""
@@ -182,7 +182,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def read_transactions(
-    path: Path, schema: Schema | None = None, encoding: str | None = None
+    path: Path, schema: Schema | Guess | None = None, encoding: str | None = None
 ) -> Iterator[Transaction | Refusal]:
     """Every row of a file in its order: a transaction, or the refusal that says which line is wrong and why.
 
@@ -198,18 +198,20 @@ def read_transactions(
         yield parsed
 
 
-def parsed_rows(reading: Reading, schema: Schema | None = None) -> Iterator[tuple[Row, Transaction | Refusal]]:
+def parsed_rows(reading: Reading, schema: Schema | Guess | None = None) -> Iterator[tuple[Row, Transaction | Refusal]]:
     """Every row with what became of it."""
+    known = schema if isinstance(schema, Schema) else None
+    guess = schema if isinstance(schema, Guess) else Guess()
     chosen: Schema | None = None
     seen: tuple[str, ...] = ()
     for row in reading.rows():
         if row.values is None:
             yield row, row.refusal()
             continue
-        if chosen is None or (schema is None and not row.is_table and seen != tuple(row.values)):
+        if chosen is None or (known is None and not row.is_table and seen != tuple(row.values)):
             # Lines of JSON may differ in their fields: each is read by its own.
             seen = tuple(row.values)
-            chosen = schema or guess_schema(list(row.values))
+            chosen = known or guess_schema(list(row.values), guess)
             missing = [c for c in chosen.columns.values() if c not in row.values]
             if missing and row.is_table:
                 names = f"{listed(missing)}: it has {listed(row.values)}"
@@ -225,11 +227,13 @@ def parse_record(schema: Schema, record: dict[str, Any], position: str) -> Trans
         return error.refusal
 
 
-def guess_schema(columns: list[str]) -> Schema:
+def guess_schema(columns: list[str], guess: Guess | None = None) -> Schema:
     """BankSim's columns where they are all there; otherwise the field names, without category or id if absent."""
+    guess = guess or Guess()
     if {"customer", "step", "amount", "merchant"} <= set(columns):
-        return BANKSIM
-    return Schema(category="category" if "category" in columns else None, id="id" if "id" in columns else None)
+        return replace(BANKSIM, fields=guess.fields, renamed=guess.renamed)
+    category, own_id = ("category" if "category" in columns else None), ("id" if "id" in columns else None)
+    return Schema(category=category, id=own_id, fields=guess.fields, renamed=guess.renamed)
 
 
 def raw_text(row: Row) -> str:

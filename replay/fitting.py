@@ -1,19 +1,42 @@
-"""A model from a file: on all accounts, or on a share of those that no label speaks against."""
+"""A model from a file: on all accounts, on a share of those that no label speaks against, or on its first part."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from replay.source import FileSource, Wanted
+import numpy as np
+
+from replay.source import FileSource, Source, Wanted
+from stream_ccsd.alert.threshold import threshold_by_budget
+from stream_ccsd.calendar import Calendar
+from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
 from stream_ccsd.progress import Progress
 from stream_ccsd.sampling import shuffled
 from stream_ccsd.settings import Settings
-from stream_ccsd.transaction import Refusal, Schema, Transaction
+from stream_ccsd.stores import ALERT_CAP
+from stream_ccsd.transaction import Guess, Refusal, Schema, Transaction
+
+CONTAMINATION = 0.02
+"""Share of what is fitted on that may be fraud, where no label says what is normal."""
+FIRST_PART = 0.3
+"""Share of a file's time that a replay without a model fits on."""
+
+# Fewer transactions say nothing about how rare anything is.
+_FEWEST = 100
+# Times at either end of a file that may be mistakes: 1 in so many.
+_STRAY = 1000
+# A score that no transaction has.
+_NEVER = float(np.finfo(float).max)
+_BATCH = 2000
+PER_DAY = "transactions_per_day"
+"""Of a model's facts: how many there were in what it was fitted on, those of left out accounts too."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +54,7 @@ def fit_file(
     path: Path,
     settings: Settings,
     *,
-    schema: Schema | None = None,
+    schema: Schema | Guess | None = None,
     encoding: str | None = None,
     label: str | None = None,
     share: float = 1.0,
@@ -57,5 +80,106 @@ def fit_file(
         raise StreamCcsdError(f"{path} has no account to fit on ({refused:,} records refused)")
     # In time order within each account; the order among accounts does not matter to a fit.
     rows = (t for account in sorted(accounts) for t in sorted(by_account[account], key=lambda t: t.time))
-    model = fit(rows, settings, progress)
+    model = with_facts(fit(rows, settings, progress), [t.time for own in by_account.values() for t in own])
     return FittedFile(model, accounts, len(by_account) - len(normal), len(normal) - len(accounts), refused)
+
+
+def with_facts(model: Model, times: Sequence[float], **facts: Any) -> Model:
+    """The model, with how many transactions a day there were at these times, and what else is to be known of it."""
+    return replace(model, facts={**model.facts, PER_DAY: per_day(times, model.calendar), **facts})
+
+
+def per_day(times: Sequence[float], calendar: Calendar) -> float | None:
+    """Transactions a day; None where time has no unit, or does not pass."""
+    day, span = calendar.of_days(1.0), (max(times) - min(times)) if len(times) else 0.0
+    return len(times) * day / span if day is not None and span > 0 else None
+
+
+def with_rate(model: Model, rate: float) -> Model:
+    """The model with another alert budget: everything else stays as it was fitted."""
+    settings = replace(model.settings, alert_rate=rate)
+    return replace(model, settings=settings, threshold=threshold_by_budget(rate))
+
+
+def rate_of(model: Model, alerts_per_day: float) -> float:
+    """So many alerts a day as a share of the transactions that the model was fitted among.
+
+    Raises
+    ------
+    StreamCcsdError
+        If nobody knows how many there are a day, or there are not so many.
+    """
+    transactions = model.facts.get(PER_DAY)
+    if model.calendar.unit == "number":
+        raise StreamCcsdError(
+            "--alerts-per-day needs to know what a day is: fit with --set time_unit=seconds (or milliseconds, days), "
+            "or give --alert-rate, a share of the transactions"
+        )
+    if transactions is None:
+        raise StreamCcsdError(
+            "--alerts-per-day needs to know how many transactions there are a day, and the model does not say: fit it "
+            "again, or give --alert-rate, a share of the transactions"
+        )
+    if not 0 < alerts_per_day < transactions:
+        raise StreamCcsdError(
+            f"--alerts-per-day must lie between 0 and the {transactions:,.1f} transactions a day, got "
+            f"{alerts_per_day:g}"
+        )
+    return float(alerts_per_day / transactions)
+
+
+@dataclass(frozen=True)
+class FirstPart:
+    """The beginning of a stream: where it ends, and everything in it."""
+
+    until: float
+    transactions: list[Transaction]
+
+    @classmethod
+    def of(cls, source: Source) -> FirstPart:
+        """The first part of a stream's time, in the stream's own order.
+
+        A few times at either end may be mistakes: what decides is where nearly all of them lie.
+
+        Raises
+        ------
+        StreamCcsdError
+            If there is too little in it to fit on.
+        """
+        times = np.sort(np.fromiter((t.time for t in _transactions(source)), float))
+        if not len(times):
+            raise StreamCcsdError(f"{source.name} has no transaction to fit on")
+        stray = len(times) // _STRAY
+        first, last = float(times[stray]), float(times[-1 - stray])
+        until = first + FIRST_PART * (last - first)
+        part = cls(until, [t for t in _transactions(source) if t.time < until])
+        accounts = len({t.account for t in part.transactions})
+        if len(part.transactions) < _FEWEST or accounts < 2:
+            raise StreamCcsdError(
+                f"the first {FIRST_PART:.0%} of the time of {source.name} hold {len(part.transactions):,} transactions "
+                f"of {accounts:,} accounts, too few to fit a model on: at least {_FEWEST} of 2 are needed. Take a "
+                "longer file, or a model of another one (stream-ccsd fit, then --model)"
+            )
+        return part
+
+    def fit(self, settings: Settings, progress: Progress | None = None) -> Model:
+        """A model of all of it. It says until when it was fitted: a resumed replay goes on from there."""
+        model = fit(self.transactions, settings, progress)
+        return with_facts(model, [t.time for t in self.transactions], fitted_until=self.until)
+
+    def states(self, model: Model) -> dict[str, bytes]:
+        """What its accounts are like at its end: as if it had been streamed, but for alerts."""
+        states: dict[str, bytes] = {}
+        engine = Engine(model, states, threshold=_NEVER)
+        for batch in _batches(self.transactions):
+            engine.process_many(batch)
+        states.pop(ALERT_CAP, None)  # it begins with the stream
+        return states
+
+
+def _transactions(source: Source) -> Iterator[Transaction]:
+    return (item.parsed for item in source.items() if isinstance(item.parsed, Transaction))
+
+
+def _batches(transactions: Sequence[Transaction]) -> Iterable[Sequence[Transaction]]:
+    return (transactions[i : i + _BATCH] for i in range(0, len(transactions), _BATCH))

@@ -11,7 +11,7 @@ import pyarrow as pa
 from replay.source import Item, Place
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Result
-from stream_ccsd.records import DeadLetter, Origin, alert_record, score_batch, score_record
+from stream_ccsd.records import DeadLetter, Origin, alert_record, score_batch, score_record, transaction_record
 from stream_ccsd.transaction import Refusal
 
 
@@ -24,7 +24,7 @@ def dead_letter(item: Item, why: Refusal) -> DeadLetter:
     """A record of a source and what is wrong with it."""
     raw = item.raw
     if not raw and not isinstance(item.parsed, Refusal):  # a stream in memory: the transaction is the record
-        raw = json.dumps({name: getattr(item.parsed, name) for name in item.parsed.__dataclass_fields__})
+        raw = json.dumps(transaction_record(item.parsed))
     return DeadLetter.of(Origin(item.position), why, raw, item.line)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from replay.run import BATCH, BrokenSourceError, Clock, Stop, replay_stream
 from replay.source import START, Place, Source
 from replay.state import StateFile
 from replay.store import SqliteRecords
-from replay.tally import TOP, Tally
+from replay.tally import Tally
+from stream_ccsd.alert.policy import build_policy
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
@@ -38,6 +40,8 @@ class Session:
     state: Path | None = None
     resume: bool = False
     threshold: float | None = None
+    states: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """Of accounts that have a past, where the replay begins; a resumed one has them in its file."""
 
     def run(
         self,
@@ -90,6 +94,7 @@ class Session:
             "model": self.model.version,
             "library_windows": self.model.facts["library_windows"],
             "threshold": recording.engine.threshold,
+            "asked_rate": math.exp(-recording.engine.threshold),
             "calendar": self.model.calendar.to_dict(),
             "complete": complete,
             "position": recording.reached.position,
@@ -108,7 +113,7 @@ class _InMemory:
     """States in memory, outputs written as they come."""
 
     def __init__(self, session: Session) -> None:
-        self.engine = Engine(session.model, threshold=session.threshold)
+        self.engine = Engine(session.model, dict(session.states), session.threshold)
         self.reached = START
         self._tally = Tally(session.model.calendar)
         self._files = OutputFiles(session.out, session.model.version)
@@ -139,9 +144,13 @@ class _Durable:
             "source": session.source.fingerprint(),
             "model": session.model.version,
             "threshold": threshold,
+            "policy": build_policy(session.model.settings, threshold)._asdict(),
             "calendar": session.model.calendar.to_dict(),
         }
-        self._file = self._resumed(session, facts) if session.resume else StateFile.create(session.state, facts)
+        if session.resume:
+            self._file = self._resumed(session, facts)
+        else:
+            self._file = StateFile.create(session.state, facts, session.states)
         self.engine = Engine(session.model, self._file.states, threshold)
 
     def _resumed(self, session: Session, facts: dict[str, Any]) -> StateFile:
@@ -191,7 +200,7 @@ def export(records: SqliteRecords, out: Path, tally: Tally | None = None) -> Non
             tally.add_scores(scores)
         for line in records.alert_lines():
             files.add_lines([line], [])
+            tally.add_alerts([json.loads(line)])
         for line in records.dead_letter_lines():
             files.add_lines([], [line])
-    tally.add_alerts(records.highest_alerts(TOP))
     tally.add_dead_letters(records.dead_letter_counts())

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 from pyarrow import csv
 
 from replay.daily_life import country_name, device_name
+from replay.fitting import with_facts
 from replay.simulator import (
     FIELDS,
     PATTERNS,
@@ -45,13 +46,19 @@ def simulated_replay(
     stream = simulate(accounts=accounts, days=days, seed=seed)
     normal = shuffled(stream.normal_accounts(), seed)
     fitted = set(normal[: int(_FITTED * len(normal))])
-    model = fit((t for t in stream.transactions if t.account in fitted), town_settings(settings), progress)
+    settings = town_settings(settings)
+    model = fit((t for t in stream.transactions if t.account in fitted), settings, progress)
     events = [t for t in stream.transactions if t.account not in fitted]
-    return model, ListSource(f"simulated stream, seed {seed}", events, stream.fraud)
+    return with_facts(model, [t.time for t in events]), ListSource(
+        f"simulated stream, seed {seed}", events, stream.fraud
+    )
 
 
 def town_settings(settings: Settings) -> Settings:
     """These settings, with the fields and the calendar of a simulated town where they leave them open."""
+    unknown = set(settings.fields) - set(FIELDS)
+    if unknown:
+        raise StreamCcsdError(f"a simulated town has no {', '.join(sorted(unknown))}: it has {', '.join(FIELDS)}")
     settings = replace(settings, fields=settings.fields or FIELDS)
     if settings.time_unit not in (None, TIME_UNIT):  # another unit was chosen: our origin would be none of it
         return settings

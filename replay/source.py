@@ -19,7 +19,7 @@ from replay.files import Reading, Row, listed, parsed_rows, raw_text, readable
 from replay.labels import label_of
 from replay.lines import chained
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.transaction import Refusal, Schema, Transaction
+from stream_ccsd.transaction import Guess, Refusal, Schema, Transaction
 
 _FINGERPRINT_BYTES = 1 << 16
 _FINGERPRINT = re.compile(r"file:(\d{1,18}):([0-9a-f]{64})")
@@ -147,7 +147,7 @@ class FileSource:
     def __init__(
         self,
         path: Path,
-        schema: Schema | None = None,
+        schema: Schema | Guess | None = None,
         *,
         label: str | None = None,
         encoding: str | None = None,

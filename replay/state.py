@@ -52,9 +52,12 @@ class StateFile:
         self.records = SqliteRecords(path, connection, self.facts)
 
     @classmethod
-    def create(cls, path: Path, facts: dict[str, Any]) -> StateFile:
-        """A new file; ``facts`` say what is replayed, and a resumed replay must agree with them."""
-        database.create(path, facts)
+    def create(cls, path: Path, facts: dict[str, Any], states: Mapping[str, bytes] | None = None) -> StateFile:
+        """A new file; ``facts`` say what is replayed, and a resumed replay must agree with them.
+
+        Accounts that have a past begin with their ``states``.
+        """
+        database.create(path, facts, states)
         return cls.open(path)
 
     @classmethod
@@ -77,7 +80,7 @@ class StateFile:
             self._insert(
                 "alerts",
                 [
-                    (p, a.id, a.account, a.time, a.score, a.tail_rate, a.headline, alert_line(p, a))
+                    (p, a.id, a.account, a.time, a.score, a.expected_loss, a.tail_rate, a.headline, alert_line(p, a))
                     for p, a in harvest.alerts
                 ],
             )
@@ -262,6 +265,11 @@ class _States:
             self._recent.move_to_end(account)
         while len(self._recent) > _CACHED_ACCOUNTS:
             self._recent.popitem(last=False)
+
+
+def model_beside(path: Path) -> Path:
+    """Where the model is that a replay without one has fitted; it is whole before the state file is there."""
+    return path.with_name(path.name + ".model")
 
 
 def _identity(path: Path) -> tuple[int, int] | None:

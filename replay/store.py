@@ -22,11 +22,13 @@ import pyarrow.compute as pc
 from replay.database import checked_rows, explained
 from replay.timeline import COUNTED, Timeline
 from stream_ccsd.calendar import Calendar
-from stream_ccsd.stores import AccountSummary, DeadLetterCount, Record, TimeBin, Totals
+from stream_ccsd.records import score_records
+from stream_ccsd.stores import AccountSummary, DeadLetterCount, Ranking, Record, TimeBin, Totals
 
 _PREVIOUS = "previous"
 # The largest number SQLite knows; there are never so many of anything.
 _ALL = 2**63 - 1
+_RANKED: dict[Ranking, str] = {"score": "score", "loss": "expected_loss"}
 
 
 class SqliteRecords:
@@ -78,10 +80,16 @@ class SqliteRecords:
         values = {"account": account, "since": since, "bound": bound, "limit": _limited(limit)}
         return [json.loads(row[-1]) for row in self._rows("alerts", chosen, values)]
 
-    def highest_alerts(self, limit: int) -> list[Record]:
+    def highest_alerts(
+        self, limit: int | None, *, by: Ranking = "score", account: str | None = None, since: float | None = None
+    ) -> list[Record]:
         """See :class:`~stream_ccsd.stores.RecordStore`."""
-        chosen = "ORDER BY score DESC, position LIMIT :limit"
-        return [json.loads(row[-1]) for row in self._rows("alerts", chosen, {"limit": _limited(limit)})]
+        conditions = ["account = :account"] if account is not None else []
+        conditions += ["time >= :since"] if since is not None else []
+        where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
+        chosen = f"{where} ORDER BY {_RANKED[by]} DESC, position LIMIT :limit"
+        values = {"limit": _limited(limit), "account": account, "since": since}
+        return [json.loads(row[-1]) for row in self._rows("alerts", chosen, values)]
 
     def account(self, account: str) -> AccountSummary | None:
         """See :class:`~stream_ccsd.stores.RecordStore`."""
@@ -110,7 +118,7 @@ class SqliteRecords:
                 batch = own.column(_PREVIOUS)[0].as_py()
                 if before is not None:
                     own = own.filter(pc.less(own.column("position"), before))
-                records += reversed(own.drop_columns(_PREVIOUS).to_pylist())
+                records += reversed(score_records(own.drop_columns(_PREVIOUS)))
         return records[:limit][::-1]
 
     def counts_over_time(self, width: float = 0.0) -> list[TimeBin]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import heapq
+import json
+import math
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -36,14 +38,17 @@ class Tally:
     pattern: dict[str, str] = field(default_factory=dict)  # of accounts with fraud
     first_fraud: dict[str, tuple[float, int]] = field(default_factory=dict)  # time, and how many of its own before
     own: Counter[str] = field(default_factory=Counter)
-    caught: dict[str, tuple[float, int]] = field(default_factory=dict)  # delay in time and in transactions
-    false_accounts: set[str] = field(default_factory=set)
+    caught: dict[str, tuple[float, int, int]] = field(default_factory=dict)  # delay in time, transactions; by which
+    false_accounts: dict[str, int] = field(default_factory=dict)  # by which alert
     over_time: Timeline = field(init=False)
     histogram: dict[str, Any] = field(
         default_factory=lambda: {name: np.zeros(len(EDGES) - 1, np.int64) for name in ("normal", "fraud")}
     )
     labelled: bool = False
     top: list[Record] = field(default_factory=list)  # the highest alerts, the highest first
+    first_time: float = math.inf
+    last_time: float = -math.inf
+    why: dict[int, str] = field(default_factory=dict)  # by position of an alert: its largest term, or another score
 
     def __post_init__(self) -> None:
         self.over_time = Timeline(self.calendar)
@@ -58,6 +63,8 @@ class Tally:
         alerts = scores.column("alert").to_numpy(zero_copy_only=False)
         fraud = np.array([label is not None for label in labels])
         self.labelled |= bool(fraud.any())
+        self.first_time = min(self.first_time, float(times.min()))
+        self.last_time = max(self.last_time, float(times.max()))
         self.late += sum(status == Status.LATE for status in scores.column("status").to_pylist())
         self.over_time.add(scores)
         # By their span, not their number: a time far away from the others must not make a long empty axis.
@@ -67,26 +74,32 @@ class Tally:
         for name, chosen in (("normal", ~fraud), ("fraud", fraud)):
             self.histogram[name] += np.histogram(values[chosen], EDGES)[0]
         accounts = scores.column("account").to_pylist()
-        for account, time, label, alert in zip(accounts, times.tolist(), labels, alerts.tolist(), strict=True):
-            self._add_one(account, time, label, alert)
+        positions, terms = scores.column("position").to_numpy(), scores.column("terms")
+        for row, (account, time, label) in enumerate(zip(accounts, times.tolist(), labels, strict=True)):
+            self.own[account] += 1
+            if label is not None and account not in self.pattern:
+                self.pattern[account] = label
+                self.first_fraud[account] = time, self.own[account]
+            if alerts[row]:
+                self._add_alerted(account, time, int(positions[row]), terms[row].as_py())
 
-    def _add_one(self, account: str, time: float, label: str | None, alert: bool) -> None:
-        self.own[account] += 1
-        if label is not None and account not in self.pattern:
-            self.pattern[account] = label
-            self.first_fraud[account] = time, self.own[account]
-        if not alert:
-            return
+    def _add_alerted(self, account: str, time: float, position: int, terms: str | None) -> None:
         self.alerts += 1
+        nats: dict[str, float] = json.loads(terms or "{}")
+        self.why[position] = max(nats, key=nats.__getitem__, default="")
         if account not in self.first_fraud:  # before its first fraud, an alert of a fraud account is a false one too
-            self.false_accounts.add(account)
+            self.false_accounts.setdefault(account, position)
         elif account not in self.caught:
             begun, before = self.first_fraud[account]
-            self.caught[account] = time - begun, self.own[account] - before
-            self.false_accounts.discard(account)
+            self.caught[account] = time - begun, self.own[account] - before, position
+            self.false_accounts.pop(account, None)
 
     def add_alerts(self, alerts: Iterable[Record]) -> None:
-        """Keep the highest of these and of those before; of equal ones the earlier."""
+        """What raised them; their scores were added before. Keeps the highest; of equal ones the earlier."""
+        alerts = list(alerts)
+        for alert in alerts:
+            if alert["raised_by"] != "evidence" or not self.why.get(alert["position"]):
+                self.why[alert["position"]] = alert["raised_by"]
         self.top = heapq.nsmallest(TOP, chain(self.top, alerts), key=lambda a: (-a["score"], a["position"]))
 
     def add_dead_letters(self, counts: Iterable[DeadLetterCount]) -> None:
@@ -101,6 +114,9 @@ class Tally:
             "accounts": len(self.own),
             "late": self.late,
             "alerts": self.alerts,
+            "alert_rate": self.alerts / self.transactions if self.transactions else None,
+            "alerts_per_day": self._per_day(),
+            "why": self._counted(self.why),
             "dead_letters": sum(self.dead_letters.values()),
             "dead_letters_by_reason": dict(sorted(self.dead_letters.items(), key=lambda item: (-item[1], item[0]))),
         }
@@ -116,10 +132,32 @@ class Tally:
                 "median_delay_time": float(np.median(delays[:, 0])) if len(delays) else None,
                 "median_delay_transactions": float(np.median(delays[:, 1])) if len(delays) else None,
                 "patterns": self._patterns(),
+                "why_false": self._counted(self.false_accounts.values()),
             }
         return summary
 
-    def _patterns(self) -> dict[str, dict[str, int]]:
+    def _per_day(self) -> float | None:
+        day, span = self.calendar.of_days(1.0), self.last_time - self.first_time
+        return self.alerts * day / span if day is not None and span > 0 else None
+
+    def _counted(self, positions: Iterable[int]) -> dict[str, int]:
+        """What raised these alerts, the most frequent first."""
+        counts = Counter(self.why[position] for position in positions)
+        return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
+
+    def _patterns(self) -> dict[str, dict[str, Any]]:
+        """By pattern: accounts, those caught, how soon half of them were, and by what."""
         accounts = Counter(self.pattern.values())
-        caught = Counter(self.pattern[a] for a in self.caught)
-        return {name: {"accounts": accounts[name], "caught": caught[name]} for name in sorted(accounts)}
+        found: dict[str, list[tuple[float, int, int]]] = {name: [] for name in accounts}
+        for account, how in self.caught.items():
+            found[self.pattern[account]].append(how)
+        return {
+            name: {
+                "accounts": accounts[name],
+                "caught": len(found[name]),
+                "median_delay_time": float(np.median([time for time, _, _ in found[name]])) if found[name] else None,
+                "median_delay_transactions": float(np.median([n for _, n, _ in found[name]])) if found[name] else None,
+                "why": self._counted(position for _, _, position in found[name]),
+            }
+            for name in sorted(accounts)
+        }

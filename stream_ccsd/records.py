@@ -19,11 +19,20 @@ from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Result
 from stream_ccsd.scores import scores
 from stream_ccsd.status import Status
-from stream_ccsd.transaction import Refusal
+from stream_ccsd.transaction import Refusal, Transaction
 
-Kind = Literal["text", "number", "whole", "truth"]
-_ARROW = {"text": pa.string(), "number": pa.float64(), "whole": pa.int64(), "truth": pa.bool_()}
-_JSON: dict[Any, str] = {"text": "string", "number": "number", "whole": "integer", "truth": "boolean"}
+Kind = Literal["text", "number", "whole", "truth", "values", "numbers"]
+_OBJECTS = ("values", "numbers")
+_ARROW = {
+    **{"text": pa.string(), "number": pa.float64(), "whole": pa.int64(), "truth": pa.bool_()},
+    **dict.fromkeys(_OBJECTS, pa.string()),  # an object of JSON as text: its names differ from model to model
+}
+_JSON: dict[Any, dict[str, Any]] = {
+    **{"text": {"type": "string"}, "number": {"type": "number"}},
+    **{"whole": {"type": "integer"}, "truth": {"type": "boolean"}},
+    "values": {"type": "object", "additionalProperties": {"type": ["string", "number", "null"]}},
+    "numbers": {"type": "object", "additionalProperties": {"type": "number"}},
+}
 _PYTHON: dict[Any, str] = {str: "string", float: "number", int: "integer", bool: "boolean", Status: "string"}
 
 
@@ -56,8 +65,10 @@ def score_columns() -> list[Column]:
         Column("amount", "number", "How much was paid"),
         Column("category", "text", "For what; empty where nothing is said"),
         Column("merchant", "text", "To whom"),
+        Column("fields", "values", "Values of declared fields by name; null where none is declared", optional=True),
         Column("status", "text", "What became of it: scored, or late"),
         *(Column(s.name, "number", f"{s.meaning} ({s.unit})", optional=True) for s in scores()),
+        Column("terms", "numbers", "What the evidence adds up from, by name (nats, four digits)", optional=True),
         Column("score", "number", "The alert score: -log of the share of normal transactions this high (nats)"),
         Column("maximum", "number", "The account's highest alert score so far (nats)"),
         Column("alert", "truth", "Whether it raised an alert"),
@@ -84,8 +95,10 @@ def score_record(origin: Origin, result: Result, label: str | None = None) -> di
         "amount": t.amount,
         "category": t.category,
         "merchant": t.merchant,
+        "fields": dict(t.fields) or None,
         "status": result.status,
         **result.scores,
+        "terms": None if result.terms is None else {name: round(nats, 4) for name, nats in result.terms.items()},
         "score": result.score,
         "maximum": result.maximum,
         "alert": result.alert is not None,
@@ -96,14 +109,41 @@ def score_record(origin: Origin, result: Result, label: str | None = None) -> di
 
 def score_batch(records: list[dict[str, Any]]) -> pa.RecordBatch:
     """Score records as a batch of columns."""
-    schema = score_schema()
-    arrays = [pa.array([record[field.name] for record in records], field.type) for field in schema]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+    arrays = [
+        pa.array([_text(r[c.name]) if c.kind in _OBJECTS else r[c.name] for r in records], _ARROW[c.kind])
+        for c in score_columns()
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=score_schema())
+
+
+def score_records(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """The records of such a batch again, as plain values."""
+    records: list[dict[str, Any]] = table.to_pylist()
+    for name in (c.name for c in score_columns() if c.kind in _OBJECTS):
+        for record in records:
+            record[name] = None if record[name] is None else json.loads(record[name])
+    return records
+
+
+def _text(value: dict[str, Any] | None) -> str | None:
+    return None if value is None else json.dumps(value, separators=(",", ":"))
+
+
+def transaction_record(transaction: Transaction) -> dict[str, Any]:
+    """A transaction as it is sent: declared fields beside the others."""
+    own = {name: getattr(transaction, name) for name in Transaction.__dataclass_fields__ if name != "fields"}
+    return {**transaction.fields, **own}
 
 
 def alert_record(origin: Origin, alert: Alert) -> dict[str, Any]:
-    """An alert with its reasons, headed by the line for people."""
-    return {**origin._asdict(), "headline": alert.headline, **alert.to_dict()}
+    """An alert with its reasons, headed by the line for people, its best reason, and what to rank it by."""
+    return {
+        **origin._asdict(),
+        "headline": alert.headline,
+        "reason": alert.best_reason.text,
+        "expected_loss": alert.expected_loss,
+        **alert.to_dict(),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +178,13 @@ class DeadLetter:
 def json_schemas() -> dict[str, dict[str, Any]]:
     """JSON Schema of each record, by its name."""
     columns = {
-        c.name: {"type": [_JSON[c.kind], "null"] if c.optional else _JSON[c.kind], "description": c.meaning}
+        c.name: {**(_or_null(_JSON[c.kind]) if c.optional else _JSON[c.kind]), "description": c.meaning}
         for c in score_columns()
     }
     origin = {name: value for name, value in columns.items() if name in Origin._fields}
     alert = _object_schema(Alert)
-    alert["properties"] = {**origin, "headline": {"type": "string"}, **alert["properties"]}
+    said = {"headline": {"type": "string"}, "reason": {"type": "string"}, "expected_loss": {"type": "number"}}
+    alert["properties"] = {**origin, **said, **alert["properties"]}
     alert["required"] = list(alert["properties"])
     described = {
         "score": {"type": "object", "properties": columns, "required": list(columns), "additionalProperties": False},
@@ -168,12 +209,17 @@ def _schema_of(hint: Any) -> dict[str, Any]:
         return _object_schema(hint)
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
-        (inner,) = (a for a in arguments if a is not type(None))
-        schema = _schema_of(inner)
-        return {**schema, "type": [schema["type"], "null"]}
+        inner = [_schema_of(a) for a in arguments if a is not type(None)]
+        one = inner[0] if len(inner) == 1 else {"type": [schema["type"] for schema in inner]}
+        return _or_null(one) if type(None) in arguments else one
     if origin is list:
         return {"type": "array", "items": _schema_of(arguments[0])}
     if origin in (dict, Mapping):
         return {"type": "object", "additionalProperties": _schema_of(arguments[1])}
     named = {"enum": [str(status) for status in Status]} if hint is Status else {}
     return {"type": _PYTHON[hint], **named}
+
+
+def _or_null(schema: dict[str, Any]) -> dict[str, Any]:
+    types = schema["type"]
+    return {**schema, "type": [*([types] if isinstance(types, str) else types), "null"]}

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 ALERT_CAP = "\0alert-cap"
 """The name of the alert cap in stores that know nothing but names. No account's name begins with a zero."""
+
+Ranking = Literal["score", "loss"]
+"""What alerts are ranked by: how rare, or evidence and money at stake together."""
 
 Record = dict[str, Any]
 """A score, an alert or a dead letter as plain values, by the names of its public shape."""
@@ -114,7 +117,7 @@ class RecordStore(Protocol):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """What was replayed: ``model``, ``threshold``, ``calendar`` and ``source``."""
+        """What was replayed: ``model``, ``threshold``, ``policy`` of alerts, ``calendar`` and ``source``."""
 
     def at_one_moment(self) -> AbstractContextManager[None]:
         """Questions asked inside are all answered as of the first of them."""
@@ -132,8 +135,10 @@ class RecordStore(Protocol):
     ) -> list[Record]:
         """The last ones of the stream, the newest first."""
 
-    def highest_alerts(self, limit: int) -> list[Record]:
-        """Those with the highest scores, the highest first and the earlier of equal ones."""
+    def highest_alerts(
+        self, limit: int | None, *, by: Ranking = "score", account: str | None = None, since: float | None = None
+    ) -> list[Record]:
+        """Those with the highest scores, or expected losses, the highest first and the earlier of equal ones."""
 
     def account(self, account: str) -> AccountSummary | None:
         """One account; None if it does not occur."""

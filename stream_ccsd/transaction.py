@@ -180,6 +180,14 @@ class Schema:
                 yield error.refusal
 
 
+@dataclass(frozen=True)
+class Guess:
+    """A schema whose own columns are recognised where they are read; only those of declared fields are known."""
+
+    fields: tuple[Field, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
 def unsound(transaction: object) -> str | None:
     """What is wrong with a transaction that was made by hand, without a schema; quick, for the engine's door."""
     t = transaction

@@ -10,10 +10,20 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from replay.commands.options import EncodingOption, SettingsOption, chosen_settings, file_calendar, stream_time
+from replay.commands.options import (
+    AlertRateOption,
+    AlertsPerDayOption,
+    EncodingOption,
+    SettingsOption,
+    check_budget,
+    chosen_settings,
+    file_calendar,
+    per_thousand,
+    stream_time,
+)
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.command import with_options
-from stream_ccsd.cli.options import ColumnsOption, columns_schema
+from stream_ccsd.cli.options import ColumnsOption, FieldOption, columns_schema, declared_fields
 from stream_ccsd.cli.output import JsonOption, check_target, emit, progress_bar
 from stream_ccsd.errors import StreamCcsdError
 
@@ -24,6 +34,7 @@ class FitOptions:
 
     data: Annotated[Path, typer.Option(metavar="FILE", help="Transactions: .csv, .jsonl (.gz, .xz), .parquet.")]
     model: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the model.")]
+    field: FieldOption = None
     columns: ColumnsOption = ""
     encoding: EncodingOption = None
     label: Annotated[
@@ -34,6 +45,8 @@ class FitOptions:
     until: Annotated[
         str | None, typer.Option(metavar="TIME", help="Use only what happened before this time: a number or a date.")
     ] = None
+    alert_rate: AlertRateOption = None
+    alerts_per_day: AlertsPerDayOption = None
     settings: SettingsOption = None
     json_target: JsonOption = None
 
@@ -44,15 +57,19 @@ def fit(options: FitOptions) -> None:
 
     With a share below 1, the others can be replayed unseen: stream-ccsd replay --data FILE --model DIR --unseen.
     """
-    from replay.fitting import fit_file
+    from replay.fitting import CONTAMINATION, fit_file, rate_of, with_rate
     from replay.source import FileSource
 
     check_target(options.json_target)
+    check_budget(options)
     if not 0 < options.share <= 1:
         raise typer.BadParameter(f"expected a number above 0, up to 1, got {options.share}", param_hint="--share")
     if not options.data.is_file():
         raise StreamCcsdError(f"there is no file {options.data}")
-    settings, schema = chosen_settings(options.settings), columns_schema(options.columns)
+    # Without a label there may be fraud in it.
+    assumed = CONTAMINATION if options.label is None else 0.0
+    settings = chosen_settings(options.settings, declared_fields(options.field), contamination=assumed)
+    schema = columns_schema(options.columns, settings.declared)
     source = FileSource(options.data, schema, encoding=options.encoding)
     until = stream_time(options.until, "--until", lambda: file_calendar(source, settings))
     with progress_bar() as start:
@@ -67,18 +84,27 @@ def fit(options: FitOptions) -> None:
             until=until,
             progress=start("calibrating"),
         )
-    fitted.model.save(options.model)
+    model = fitted.model
+    if options.alert_rate is not None:
+        model = with_rate(model, options.alert_rate)
+    if options.alerts_per_day is not None:
+        model = with_rate(model, rate_of(model, options.alerts_per_day))
+    model.save(options.model)
     facts = {
-        "model": fitted.model.version,
+        "model": model.version,
         "folder": str(options.model),
         "accounts": len(fitted.accounts),
         "left_out": fitted.left_out_label + fitted.left_out_share,
         "left_out_label": fitted.left_out_label,
         "left_out_share": fitted.left_out_share,
         "refused": fitted.refused,
-        "threshold": fitted.model.threshold,
-        "calendar": fitted.model.calendar.to_dict(),
-        **fitted.model.facts,
+        "label": options.label,
+        "contamination": settings.contamination,
+        "fields": list(settings.fields),
+        "alert_rate": model.settings.alert_rate,
+        "threshold": model.threshold,
+        "calendar": model.calendar.to_dict(),
+        **model.facts,
     }
     emit(facts, options.json_target, _show)
 
@@ -86,12 +112,26 @@ def fit(options: FitOptions) -> None:
 def _show(console: Console, facts: dict[str, Any]) -> None:
     console.print(
         f"model {facts['model']} in {escape(facts['folder'])}: learnt from {facts['accounts']:,} accounts "
-        f"({facts['library_windows']:,} library windows), calibrated on {facts['held_out_accounts']:,} held out of it"
+        f"({facts['library_windows']:,} library windows), rated on each of them by what the others taught"
     )
+    if facts["fields"]:
+        console.print(f"besides amount, category and merchant, it looks at {escape(', '.join(facts['fields']))}")
     console.print(
         f"left out: {facts['left_out_label']:,} accounts for their label, {facts['left_out_share']:,} by chance "
         f"(--share); {facts['refused']:,} records refused"
     )
+    share = f"contamination {facts['contamination']:g}"
+    if facts["contamination"] > 0:
+        console.print(
+            f"there may be fraud in what is left: of the oddest {facts['contamination']:.2g} hardly anything is learnt "
+            f"({share}). With --label COLUMN, accounts with known fraud are left out, which is better"
+        )
+    else:
+        console.print(f"all of what is left counts as normal ({share})")
+    busy, day = facts["transactions_per_day"], ""
+    if busy is not None:
+        day = f", {facts['alert_rate'] * busy:,.3g} of {busy:,.4g} transactions a day"
+    console.print(f"alert budget: {per_thousand(facts['alert_rate'])} transactions{day}")
     calendar = Calendar.from_dict(facts["calendar"])
     if calendar.origin is not None:
         console.print(f"times are {calendar.unit} since {calendar.show(0.0)} ({calendar.origin.tzname()})")

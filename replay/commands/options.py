@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import codecs
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -33,13 +33,24 @@ EncodingOption = Annotated[
 SettingsOption = Annotated[
     list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting of the engine, like alert_rate=1e-4.")
 ]
+AlertRateOption = Annotated[
+    float | None,
+    typer.Option(metavar="RATE", help="Alert budget as a share of the transactions: 0.001 is one in 1,000."),
+]
+AlertsPerDayOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="N", help="Alert budget a day, at as many transactions a day as in the data the model was fitted on."
+    ),
+]
 OptionalStateOption = Annotated[Path | None, typer.Option("--state", metavar="FILE", help="State file of a replay.")]
 StateOption = Annotated[Path, typer.Option("--state", metavar="FILE", help="State file of a replay.")]
 
 
-def chosen_settings(given: list[str] | None, **others: Any) -> Any:
-    """The engine's settings, with those given as NAME=VALUE."""
+def chosen_settings(given: list[str] | None, fields: Sequence[Any] = (), **others: Any) -> Any:
+    """The engine's settings, with those given as NAME=VALUE, and declared fields; ``others`` are other defaults."""
     import json
+    from dataclasses import replace
 
     from stream_ccsd.settings import Settings
 
@@ -52,7 +63,50 @@ def chosen_settings(given: list[str] | None, **others: Any) -> Any:
             values[name.strip()] = json.loads(text)
         except ValueError:
             values[name.strip()] = text
-    return Settings.from_dict(values)
+    settings = Settings.from_dict(values)
+    return replace(settings, fields=(*settings.fields, *map(str, fields))) if fields else settings
+
+
+def check_budget(options: Any) -> None:
+    """At most one of the ways to say how many alerts there may be, and that one a number that can be."""
+    from stream_ccsd.alert.threshold import checked_threshold
+
+    names = [name for name in ("threshold", "alert_rate", "alerts_per_day") if getattr(options, name, None) is not None]
+    if len(names) > 1:
+        flags = " and ".join(f"--{name.replace('_', '-')}" for name in names)
+        raise StreamCcsdError(f"{flags} say the same thing in two ways: give one of them")
+    if options.alert_rate is not None and not 0 < options.alert_rate < 1:
+        raise typer.BadParameter(
+            f"expected a share above 0, below 1, got {options.alert_rate}", param_hint="--alert-rate"
+        )
+    if options.alerts_per_day is not None and not 0 < options.alerts_per_day < math.inf:
+        raise typer.BadParameter(
+            f"expected a number above 0, got {options.alerts_per_day}", param_hint="--alerts-per-day"
+        )
+    if "threshold" in names:
+        checked_threshold(options.threshold)
+
+
+def chosen_threshold(options: Any, model: Any) -> float | None:
+    """The threshold of the budget that was asked for; None: the model's own."""
+    from replay.fitting import rate_of
+    from stream_ccsd.alert.threshold import threshold_by_budget
+
+    if options.alert_rate is not None:
+        return threshold_by_budget(options.alert_rate)
+    if options.alerts_per_day is not None:
+        return threshold_by_budget(rate_of(model, options.alerts_per_day))
+    given: float | None = options.threshold
+    return given
+
+
+def per_thousand(rate: float) -> str:
+    """A rate for people.
+
+    >>> per_thousand(0.001), per_thousand(0.00123), per_thousand(0.02), per_thousand(1e-5)
+    ('1 in 1,000', '1.2 in 1,000', '20 in 1,000', '0.01 in 1,000')
+    """
+    return f"{float(f'{1000 * rate:.2g}'):,.4g} in 1,000"
 
 
 def number_or_date(text: str | None, option: str) -> float | datetime | None:

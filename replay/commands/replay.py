@@ -5,18 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 
 from replay.commands.kafka import KafkaConfigOption, send
-from replay.commands.options import EncodingOption, SettingsOption, chosen_settings, file_calendar, stream_time
+from replay.commands.options import (
+    AlertRateOption,
+    AlertsPerDayOption,
+    EncodingOption,
+    SettingsOption,
+    check_budget,
+    chosen_settings,
+    chosen_threshold,
+    file_calendar,
+    stream_time,
+)
+from replay.commands.summary import show_fit, show_summary
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.command import given_flags, with_options
-from stream_ccsd.cli.options import ColumnsOption, columns_schema
-from stream_ccsd.cli.output import Advance, JsonOption, check_target, emit, make_console, plain_table, progress_bar
+from stream_ccsd.cli.options import ColumnsOption, FieldOption, columns_schema, declared_fields
+from stream_ccsd.cli.output import Advance, JsonOption, check_target, emit, make_console, progress_bar
 from stream_ccsd.cli.signals import DEAD_LETTERS, STOPPED, stoppable
 from stream_ccsd.errors import StreamCcsdError
 
@@ -35,7 +46,15 @@ class ReplayOptions:
             "By default, a simulated town.",
         ),
     ] = None
-    model: Annotated[Path | None, typer.Option(metavar="DIR", help="Model from 'stream-ccsd fit'.")] = None
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Model from 'stream-ccsd fit'. Without one, the first 30 % of the file's time is fitted on, and the "
+            "rest streamed.",
+        ),
+    ] = None
+    field: FieldOption = None
     columns: ColumnsOption = ""
     encoding: EncodingOption = None
     label: Annotated[str | None, typer.Option(help="Label column, for the summary only; the engine never sees it.")] = (
@@ -67,6 +86,8 @@ class ReplayOptions:
     ] = None
     kafka_config: KafkaConfigOption = None
     threshold: Annotated[float | None, typer.Option(help="Alert threshold in nats; by default the model's.")] = None
+    alert_rate: AlertRateOption = None
+    alerts_per_day: AlertsPerDayOption = None
     customers: Annotated[int, typer.Option(help="Of the simulated town.", min=10, max=10**9)] = 400
     days: Annotated[int, typer.Option(help="Of the simulated town.", min=10, max=100_000)] = 120
     seed: Annotated[int, typer.Option(help="Of the simulated town.", min=0, max=2**63 - 1)] = 0
@@ -77,14 +98,15 @@ class ReplayOptions:
 
 # What only a file has, and what only scoring needs.
 _OF_A_FILE = ("model", "label", "accounts", "columns", "start", "until", "unseen", "sort", "encoding")
-_OF_SCORING = ("model", "state", "unseen", "threshold", "settings")
+_OF_SCORING = ("model", "state", "unseen", "threshold", "alert_rate", "alerts_per_day", "settings")
 
 
 @with_options
 def replay(options: ReplayOptions) -> None:
     """Replay transactions as a stream: alerts as they happen, a summary, scores and a report at the end.
 
-    Without --data it simulates a town, fits a model on some of its normal accounts and streams the others.
+    Without --data it simulates a town, fits a model on some of its normal accounts and streams the others. With --data
+    alone it fits on the first 30 % of the file's time and streams the rest.
 
     Exit code 0: all records were scored; 3: some went to dead_letters.jsonl; 130: stopped by Ctrl-C, at a whole batch.
     """
@@ -99,24 +121,27 @@ def replay(options: ReplayOptions) -> None:
         send(source, options.to, options.kafka_config, pace, options.out, console, options.json_target)
         return
     with progress_bar(console) as begin:
-        if options.data is None:
-            from replay.simulated import simulated_replay
-
-            settings = chosen_settings(options.settings)
-            model, source = simulated_replay(options.customers, options.days, options.seed, settings, begin("fitting"))
-        else:
-            model = _loaded(options.data, options.model)
-            source = _file(options.data, options, model)
-        session = Session(source, model, options.out, options.state, options.resume, options.threshold)
+        begun = _begun(options, begin("fitting"))
+        if begun.fit is not None:
+            show_fit(console, begun.fit)
+        session = Session(
+            begun.source,
+            begun.model,
+            options.out,
+            options.state,
+            options.resume,
+            chosen_threshold(options, begun.model),
+            begun.states,
+        )
         show = begin("replaying")
         with stoppable() as stop:
             result = session.run(
                 pace=pace,
                 stop=stop,
-                on_alert=_printer(console, options.every, model.calendar),
-                progress=_progress(show, source),
+                on_alert=_printer(console, options.every, begun.model.calendar),
+                progress=_progress(show, begun.source),
             )
-    emit(result, options.json_target, _show)
+    emit(result | {"fit": begun.fit}, options.json_target, show_summary)
     if not result["complete"]:
         raise typer.Exit(STOPPED)
     if result["dead_letters"]:
@@ -125,17 +150,17 @@ def replay(options: ReplayOptions) -> None:
 
 def _check(options: ReplayOptions) -> None:
     """Everything that can be wrong with the options together, before there is work."""
-    from stream_ccsd.alert.threshold import checked_threshold
-
     check_target(options.json_target)
     if options.resume and options.state is None:
         raise StreamCcsdError("--resume needs --state: the file to go on with")
-    if options.threshold is not None:
-        checked_threshold(options.threshold)
+    check_budget(options)
+    declared_fields(options.field)
     if options.data is None:
         _refuse(options, _OF_A_FILE, "need --data: a file to replay")
-    elif options.settings:
-        raise StreamCcsdError("--set is for the simulated town: the settings of a file's model are chosen by 'fit'")
+    if options.model is not None:
+        _refuse(options, ("settings", "field"), "would change the model, which has its own: choose them with 'fit'")
+    elif options.unseen:
+        raise StreamCcsdError("--unseen leaves out the accounts that a model was fitted on: it needs --model")
     if options.to is not None:
         _refuse(options, _OF_SCORING, "score something, --to only sends")
 
@@ -147,38 +172,103 @@ def _refuse(options: ReplayOptions, names: tuple[str, ...], why: str) -> None:
         raise StreamCcsdError(f"{', '.join(given)} {why}")
 
 
-def _loaded(data: Path, model: Path | None) -> Any:
+@dataclass(frozen=True)
+class _Begun:
+    """What a replay begins with: a model, what is streamed, states of accounts, and what was fitted on here."""
+
+    model: Any
+    source: Any
+    states: dict[str, bytes]
+    fit: dict[str, Any] | None = None
+
+
+def _begun(options: ReplayOptions, progress: Advance) -> _Begun:
     from stream_ccsd.library.model import Model
 
-    if model is None:
-        raise StreamCcsdError(
-            f"replaying a file needs a model: stream-ccsd fit --data {data} --model model, then add --model model here"
-        )
+    if options.data is None:
+        from replay.simulated import simulated_replay
+
+        town = options.customers, options.days, options.seed
+        return _Begun(*simulated_replay(*town, _settings(options), progress), {})
+    if options.model is None:
+        return _fitted(options.data, options, progress)
+    _check_file(options.data)
+    model = Model.load(options.model)
+    return _Begun(model, _file(options.data, options, model), {})
+
+
+def _fitted(data: Path, options: ReplayOptions, progress: Advance) -> _Begun:
+    """A model of the file's own first part; a replay that is resumed has it beside its state."""
+    from replay.database import check_free
+    from replay.fitting import CONTAMINATION, FIRST_PART, FirstPart
+    from replay.state import model_beside
+    from stream_ccsd.library.model import Model, ModelError
+
     _check_file(data)
-    return Model.load(model)
+    settings = _settings(options, contamination=CONTAMINATION)
+    states: dict[str, bytes] = {}
+    if options.resume and options.state is not None:
+        try:
+            model = Model.load(model_beside(options.state))
+        except ModelError as error:
+            raise StreamCcsdError(
+                f"the model that {options.state} was begun with cannot be used: {error} A replay that was begun with "
+                "--model is resumed with it"
+            ) from error
+        if model.settings != settings:
+            raise StreamCcsdError(
+                f"{options.state} was begun with other fields or settings: resume with the same --field and --set, or "
+                "start anew with another --state"
+            )
+    else:
+        if options.state is not None:
+            check_free(options.state)
+        part = FirstPart.of(_file(data, options))
+        model = part.fit(settings, progress)
+        chosen_threshold(options, model)  # what cannot be is said before there is more work
+        states = part.states(model)
+        if options.state is not None:
+            model.save(model_beside(options.state))
+    facts = {
+        "source": str(data),
+        "share": FIRST_PART,
+        "until": model.facts["fitted_until"],
+        "when": model.calendar.show(model.facts["fitted_until"]),
+        "transactions": model.facts["transactions"],
+        "accounts": model.facts["accounts"],
+        "contamination": settings.contamination,
+        "label": options.label,
+        "model": None if options.state is None else str(model_beside(options.state)),
+    }
+    return _Begun(model, _file(data, options, model, model.facts["fitted_until"]), states, facts)
 
 
-def _file(data: Path, options: ReplayOptions, model: Any = None) -> Any:
-    """The file as a source; without a model's calendar, dates are understood by the file's own times."""
+def _file(data: Path, options: ReplayOptions, model: Any = None, start: float | None = None) -> Any:
+    """The file as a source, from a time on; without a model, its own times say what dates mean."""
     from replay.source import FileSource, SortedSource, Wanted
-    from stream_ccsd.settings import Settings
 
     _check_file(data)
-    schema = columns_schema(options.columns)
+    settings = _settings(options) if model is None else model.settings
+    schema = columns_schema(options.columns, settings.declared)
 
     def calendar() -> Calendar:
         if model is not None:
-            return cast(Calendar, model.calendar)
-        return file_calendar(FileSource(data, schema, encoding=options.encoding), Settings())
+            known: Calendar = model.calendar
+            return known
+        return file_calendar(FileSource(data, schema, encoding=options.encoding), settings)
 
     wanted = Wanted(
-        stream_time(options.start, "--from", calendar),
+        stream_time(options.start, "--from", calendar) if start is None else start,
         stream_time(options.until, "--until", calendar),
         _account_names(options.accounts),
         frozenset(model.accounts) if options.unseen else frozenset(),
     )
     source = FileSource(data, schema, label=options.label, encoding=options.encoding, wanted=wanted)
     return SortedSource(source) if options.sort else source
+
+
+def _settings(options: ReplayOptions, **defaults: Any) -> Any:
+    return chosen_settings(options.settings, declared_fields(options.field), **defaults)
 
 
 def _check_file(data: Path) -> None:
@@ -193,6 +283,7 @@ def _simulated_source(options: ReplayOptions) -> Any:
     from replay.simulator import simulate
     from replay.source import ListSource
 
+    _refuse(options, ("field",), "need --data: a simulated transaction has all of its fields")
     stream = simulate(accounts=options.customers, days=options.days, seed=options.seed)
     return ListSource(f"simulated stream, seed {options.seed}", stream.transactions, stream.fraud)
 
@@ -236,42 +327,3 @@ def _progress(show: Advance, source: Any) -> Callable[[Any, Any], None]:
         show(round(1000 * source.share()), 1000, note)
 
     return progress
-
-
-def _show(console: Console, result: dict[str, Any]) -> None:
-    def share(value: float | None) -> str:
-        return "-" if value is None else f"{value:.0%}"
-
-    rate = f" at {result['events_per_s']:,.0f} records/s" if result["events_per_s"] else ""
-    console.print(
-        f"\n{result['transactions']:,} transactions of {result['accounts']:,} accounts{rate}; "
-        f"{result['alerts']:,} alerts against {result['library_windows']:,} library windows (model {result['model']})"
-    )
-    if result["latency_p50_ms"] is not None:
-        p50, p99 = result["latency_p50_ms"], result["latency_p99_ms"]
-        console.print(f"latency of one transaction: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
-    if "recall" in result:
-        _show_labels(console, result, share)
-    if result["dead_letters"]:
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in result["dead_letters_by_reason"].items())
-        console.print(f"[bold]{result['dead_letters']:,} dead letters[/bold]: {escape(reasons)}")
-    if not result["complete"]:
-        again = "add --resume to go on" if result["state"] else "with --state FILE it could be resumed"
-        console.print(f"[bold]stopped[/bold] behind record {result['position']:,}; {again}")
-    outputs = escape(result["outputs"])
-    console.print(f"report: {outputs}/report.html, beside alerts.jsonl, scores.parquet, dead_letters.jsonl")
-
-
-def _show_labels(console: Console, result: dict[str, Any], share: Callable[[float | None], str]) -> None:
-    delay, after = result["median_delay_time"], ""
-    if delay is not None:
-        length = Calendar.from_dict(result["calendar"]).length(delay)
-        after = f", half of them within {result['median_delay_transactions']:.0f} transactions ({length})"
-    console.print(
-        f"against the labels, by account: caught {result['caught_accounts']} of {result['fraud_accounts']} with fraud "
-        f"(recall {share(result['recall'])}, precision {share(result['precision'])}){after}"
-    )
-    table = plain_table("", ["fraud pattern"], ["accounts", "caught"])
-    for name, row in result["patterns"].items():
-        table.add_row(escape(name), str(row["accounts"]), str(row["caught"]))
-    console.print(table)

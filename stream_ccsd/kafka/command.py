@@ -69,7 +69,7 @@ def worker(
 def _prepare(given: dict[str, Any], config: Path | None) -> tuple[Any, Any, Any]:
     """Settings, the schema of messages and the model; everything that can be wrong is found here."""
     from stream_ccsd.library.model import Model
-    from stream_ccsd.transaction import Schema
+    from stream_ccsd.transaction import Guess, Schema
 
     try:
         import aiohttp  # noqa: F401
@@ -87,7 +87,11 @@ def _prepare(given: dict[str, Any], config: Path | None) -> tuple[Any, Any, Any]
             "a worker needs a model: stream-ccsd fit --data FILE --model model, then add --model model here"
         )
     settings.security()
-    return settings, columns_schema(settings.columns) or Schema(), Model.load(settings.model)
+    model = Model.load(settings.model)
+    schema = columns_schema(settings.columns, model.settings.declared) or Schema()
+    if isinstance(schema, Guess):  # what a message has to have is known
+        schema = Schema(fields=schema.fields, renamed=schema.renamed)
+    return settings, schema, model
 
 
 def _show_check(console: Console, result: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Result
-from stream_ccsd.records import DeadLetter, Origin, alert_record, score_record
+from stream_ccsd.records import DeadLetter, Origin, alert_record, score_record, transaction_record
 from stream_ccsd.transaction import Refusal, Transaction
 
 Headers = list[tuple[str, bytes]]
@@ -43,7 +43,7 @@ class OutgoingRecord(NamedTuple):
 
 def transaction_message(transaction: Transaction) -> bytes:
     """A transaction as the workers read it."""
-    return _json({name: getattr(transaction, name) for name in Transaction.__dataclass_fields__})
+    return _json(transaction_record(transaction))
 
 
 def score_message(record: Record, result: Result) -> bytes:

@@ -1,0 +1,119 @@
+"""What ``stream-ccsd replay`` says: what it fitted on, what was caught, how soon, and why."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+
+from replay.commands.options import per_thousand
+from stream_ccsd.calendar import Calendar
+from stream_ccsd.cli.output import plain_table
+
+# What an alert is for, in few words: the score that raised it, or the largest term of its evidence.
+_WHY = {
+    "amount": "amount",
+    "amount_own": "more than usual",
+    "category": "rare category",
+    "merchant": "rare merchant",
+    "place_own": "new place",
+    "hour_own": "own hours",
+    "count_hour": "many an hour",
+    "count_day": "many a day",
+}
+_SHOWN = 3
+
+
+def show_fit(console: Console, fit: dict[str, Any]) -> None:
+    """What a replay without a model has fitted on, and what that means."""
+    data = escape(fit["source"])
+    labels = " --label is only counted against: the fit does not see it." if fit["label"] else ""
+    console.print(
+        f"fitted on the first {fit['share']:.0%} of the time of {data}, until {fit['when']}: "
+        f"{fit['transactions']:,} transactions of {fit['accounts']:,} accounts. The rest is streamed.{labels}",
+        highlight=False,
+    )
+    console.print(
+        f"[bold]fraud in that part counts as normal[/bold], but for its oddest {fit['contamination']:.2g} (--set "
+        "contamination=...). Where fraud is known, this finds more:\n"
+        f"  stream-ccsd fit --data {data} --label COLUMN --model model, then --model model here",
+        highlight=False,
+    )
+
+
+def show_summary(console: Console, result: dict[str, Any]) -> None:
+    """The first screen: in 80 columns, what was caught, how soon, and why."""
+    rate = f" at {result['events_per_s']:,.0f} records/s" if result["events_per_s"] else ""
+    console.print(
+        f"\n{result['transactions']:,} transactions of {result['accounts']:,} accounts{rate} (model {result['model']})",
+        highlight=False,
+    )
+    console.print(_budget(result), highlight=False)
+    if "recall" in result:
+        _show_labels(console, result)
+    elif result["why"]:
+        console.print(f"raised by: {_why(result['why'], len(result['why']))}", highlight=False)
+    if result["latency_p50_ms"] is not None:
+        p50, p99 = result["latency_p50_ms"], result["latency_p99_ms"]
+        console.print(f"latency of one transaction: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
+    if result["dead_letters"]:
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in result["dead_letters_by_reason"].items())
+        console.print(f"[bold]{result['dead_letters']:,} dead letters[/bold]: {escape(reasons)}")
+    if not result["complete"]:
+        again = "add --resume to go on" if result["state"] else "with --state FILE it could be resumed"
+        console.print(f"[bold]stopped[/bold] behind record {result['position']:,}; {again}")
+    outputs = escape(result["outputs"])
+    console.print(f"report: {outputs}/report.html, beside alerts.jsonl, scores.parquet, dead_letters.jsonl")
+
+
+def _budget(result: dict[str, Any]) -> str:
+    asked, observed, day = result["asked_rate"], result["alert_rate"], result["alerts_per_day"]
+    text = f"[bold]{result['alerts']:,} alerts[/bold]"
+    if observed is None:
+        return text
+    a_day = "" if day is None else f"; {day:,.3g} a day"
+    return f"{text}: asked for {per_thousand(asked)}, {per_thousand(observed)} transactions alerted{a_day}"
+
+
+def _show_labels(console: Console, result: dict[str, Any]) -> None:
+    calendar = Calendar.from_dict(result["calendar"])
+    console.print(
+        f"[bold]caught {result['caught_accounts']} of {result['fraud_accounts']} accounts with fraud[/bold] "
+        f"(recall {_share(result['recall'])}), {result['false_accounts']} others alerted (precision "
+        f"{_share(result['precision'])})\n",
+        highlight=False,
+    )
+    table = plain_table("", ["fraud pattern"], ["accounts", "caught"], ["half of them by", "mostly for"])
+    for name, row in result["patterns"].items():
+        soon = _soon(calendar, row["median_delay_time"], row["median_delay_transactions"])
+        table.add_row(escape(name), str(row["accounts"]), str(row["caught"]), soon, _why(row["why"]))
+    if result["why_false"]:
+        table.add_row("no fraud", "", str(result["false_accounts"]), "", _why(result["why_false"]))
+    console.print(table)
+
+
+def _soon(calendar: Calendar, time: float | None, transactions: float | None) -> str:
+    if time is None or transactions is None:
+        return "-"
+    if transactions <= 0:
+        return "the first"
+    number = int(transactions) + 1
+    return (
+        f"the {number}{_ENDINGS.get(number % 10 * (number % 100 not in (11, 12, 13)), 'th')}, {calendar.length(time)}"
+    )
+
+
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}
+
+
+def _why(counts: dict[str, int], most: int = _SHOWN) -> str:
+    named: dict[str, int] = {}
+    for why, count in counts.items():
+        words = _WHY.get(why) or (f"new {why.removesuffix('_own')}" if why.endswith("_own") else why)
+        named[words] = named.get(words, 0) + count
+    return escape(", ".join(f"{words} {count:,}" for words, count in list(named.items())[:most])) or "-"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
