@@ -14,14 +14,12 @@ from offline.commands.options import CacheOption, cache_folder
 from offline.published import FRAUD_SIGMA_X, FRAUD_SIGMA_Y
 from replay.commands.options import SettingsOption, chosen_settings
 from stream_ccsd.cli.command import given_flags, with_options
-from stream_ccsd.cli.options import ColumnsOption, columns_schema
+from stream_ccsd.cli.options import ColumnsOption, FieldOption, columns_schema, declared_fields
 from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table, progress_bar
 from stream_ccsd.errors import StreamCcsdError
 
 Runs = list[dict[str, Any]]
 
-# Share of the transactions that may be fraud where no label says which.
-_CONTAMINATION = 0.02
 _SPLITS = ("sets", "half", "unlabelled")
 
 
@@ -66,10 +64,7 @@ class FraudOptions:
         typer.Option(metavar="COLUMN", help="Column that names kinds of fraud: each is judged alone, too."),
     ] = None
     columns: ColumnsOption = ""
-    fields: Annotated[
-        list[str] | None,
-        typer.Option("--field", metavar="NAME:KIND", help="A further column to look at, a category or a number."),
-    ] = None
+    field: FieldOption = None
     time_unit: Annotated[
         str | None, typer.Option(help="Of the file's times: seconds, milliseconds, days or number.")
     ] = None
@@ -87,7 +82,7 @@ class FraudOptions:
     json_target: JsonOption = None
 
 
-_OF_A_FILE = ("split", "label", "by", "columns", "fields", "time_unit", "time_origin", "report")
+_OF_A_FILE = ("split", "label", "by", "columns", "field", "time_unit", "time_origin", "report")
 
 
 @with_options
@@ -121,9 +116,8 @@ def fraud(options: FraudOptions) -> None:
     from offline.fraud.evaluate import evaluate_fraud
 
     with progress_bar() as start:
-        labelled = load_labelled(
-            options.data, columns_schema(options.columns), options.label, settings.declared, options.by
-        )
+        schema = columns_schema(options.columns, settings.declared)
+        labelled = load_labelled(options.data, schema, options.label, options.by)
         result = evaluate_fraud(
             labelled,
             protocols,
@@ -146,15 +140,17 @@ def fraud(options: FraudOptions) -> None:
 
 def _settings(options: FraudOptions) -> Any:
     """The engine's; where labels are unknown, some of what is fitted on is taken to be fraud."""
+    from replay.fitting import CONTAMINATION
+
     return chosen_settings(
         options.settings,
-        fields=options.fields,
+        declared_fields(options.field),
         time_unit=options.time_unit,
         time_origin=options.time_origin,
         sigma_x=options.sigma_x,
         sigma_y=options.sigma_y,
         divergence=options.divergence,
-        contamination=_CONTAMINATION if options.split == "unlabelled" else None,
+        contamination=CONTAMINATION if options.split == "unlabelled" else None,
     )
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from replay.files import Reading, Row, guess_schema, listed, parsed_rows
+from replay.files import Reading, listed, parsed_rows
 from replay.labels import is_fraud, label_text
 from stream_ccsd.codes import Codes
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.fields import Field
 from stream_ccsd.library.windows import AccountHistory
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
-from stream_ccsd.transaction import Refusal, Schema, Transaction
+from stream_ccsd.transaction import Guess, Refusal, Schema, Transaction
 
 _FIELDS = tuple(name for name in Transaction.__dataclass_fields__ if name != "fields")
 # How declared fields and kinds of fraud are called in a file for another process: no transaction's column is.
@@ -102,20 +100,11 @@ class LabelledData:
 
 
 def load_labelled(
-    path: Path,
-    schema: Schema | None = None,
-    label: str = "fraud",
-    fields: Sequence[Field] = (),
-    by: str | None = None,
+    path: Path, schema: Schema | Guess | None = None, label: str = "fraud", by: str | None = None
 ) -> LabelledData:
     """Read a transaction file with a label column; rows that the schema refuses are counted and left out.
 
-    Parameters
-    ----------
-    fields
-        Declared ones, in columns of their names; in addition to those of the schema.
-    by
-        A further column that names the kind of each fraud.
+    With ``by``, that column names the kind of each fraud.
 
     Raises
     ------
@@ -124,7 +113,7 @@ def load_labelled(
     """
     rows: list[tuple[Transaction, bool, str]] = []
     refused = 0
-    for row, parsed in _parsed(path, schema, tuple(fields)):
+    for row, parsed in parsed_rows(Reading(path), schema):
         if isinstance(parsed, Refusal) or row.values is None:
             refused += 1
             continue
@@ -148,17 +137,6 @@ def load_labelled(
             f"{path}: {by!r} has more than {_MOST_KINDS} values among the frauds, it does not name kinds of fraud"
         )
     return LabelledData(path.name, transactions, fraud, refused, _fingerprint(transactions, fraud, kinds), kinds)
-
-
-def _parsed(
-    path: Path, schema: Schema | None, fields: tuple[Field, ...]
-) -> Iterator[tuple[Row, Transaction | Refusal]]:
-    """Rows as the schema reads them, with the declared fields; they are added to what the first row looks like."""
-    if fields:
-        first = next((row for row in Reading(path).rows() if row.values is not None), None)
-        known = schema or guess_schema(list(first.values or ()) if first else [])
-        schema = replace(known, fields=tuple(sorted({*known.fields, *fields})))
-    return parsed_rows(Reading(path), schema)
 
 
 def _label(path: Path, value: object, position: str) -> bool:

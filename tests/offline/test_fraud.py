@@ -33,6 +33,7 @@ from stream_ccsd.library.windows import library_windows
 from stream_ccsd.score.divergence import build_change_law
 from stream_ccsd.scores import Score, register, unregister
 from stream_ccsd.settings import Settings
+from stream_ccsd.transaction import Guess
 from tests import naive
 from tests.conftest import SMALL
 from tests.offline import pinned
@@ -294,7 +295,7 @@ def town_file(tmp_path_factory):
 
 
 def test_fields_and_kinds_travel_to_another_process(town_file, tmp_path):
-    data = load_labelled(town_file, None, "fraud", declared(FIELDS), "pattern")
+    data = load_labelled(town_file, Guess(declared(FIELDS)), by="pattern")
     assert {*data.transactions[0].fields} == {"country", "device"}
     assert set(data.kinds[data.fraud]) == set(PATTERNS)
     assert set(data.kinds[~data.fraud]) == {""}
