@@ -20,6 +20,7 @@ from stream_ccsd.library.index import Index, Scratch, build_index, nearest
 from stream_ccsd.library.model import Model
 from stream_ccsd.library.windows import WindowTable
 from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.status import Status
 from stream_ccsd.transaction import Transaction
 
 _QUERIES = 200
@@ -104,8 +105,7 @@ def measure_accounts(model: Model, number: int) -> dict[str, Any]:
 
 def _run_accounts(place: str, number: int) -> None:
     model = Model.load(place)
-    settings = model.settings
-    codec = AccountCodec(settings.window, settings.local_history)
+    codec = AccountCodec(*model.state_sizes)
     rng = np.random.default_rng(0)
     merchants = list(model.names.values())[:50]
     sample = [
@@ -117,15 +117,20 @@ def _run_accounts(place: str, number: int) -> None:
     full = states["sample"]
     # Each account has bytes of its own, as it would have.
     states = {f"account-{i:08d}": full[:-1] + full[-1:] for i in range(number)}
-    engine = Engine(model, states)
+    engine, last = Engine(model, states), sample[-1]
     events = [
-        replace(sample[-1], account=f"account-{a:08d}", time=1e6 + i, id=f"e{i}", amount=float(rng.exponential(40)))
+        replace(
+            last, account=f"account-{a:08d}", time=last.time + i / 1e6, id=f"e{i}", amount=float(rng.exponential(40))
+        )
         for i, a in enumerate(rng.integers(0, number, _ACCOUNT_EVENTS))
     ]
+    scored = 0
     start = time.perf_counter()
     for i in range(0, len(events), _BATCH):
-        engine.process_many(events[i : i + _BATCH])
+        scored += sum(r.status is Status.SCORED for r in engine.process_many(events[i : i + _BATCH]))
     rate = len(events) / (time.perf_counter() - start)
+    if scored < len(events):
+        raise StreamCcsdError(f"{len(events) - scored:,} of {len(events):,} events were refused")
     print(peak_rss_mb(), rate)
 
 

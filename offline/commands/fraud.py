@@ -12,12 +12,15 @@ from rich.markup import escape
 
 from offline.commands.options import CacheOption, cache_folder
 from offline.published import FRAUD_SIGMA_X, FRAUD_SIGMA_Y
-from stream_ccsd.cli.command import with_options
-from stream_ccsd.cli.options import ColumnsOption, columns_schema
+from replay.commands.options import SettingsOption, chosen_settings
+from stream_ccsd.cli.command import given_flags, with_options
+from stream_ccsd.cli.options import ColumnsOption, FieldOption, columns_schema, declared_fields
 from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table, progress_bar
 from stream_ccsd.errors import StreamCcsdError
 
 Runs = list[dict[str, Any]]
+
+_SPLITS = ("sets", "half", "unlabelled")
 
 
 @dataclass(frozen=True)
@@ -34,15 +37,39 @@ class FraudOptions:
     protocol: Annotated[
         str, typer.Option(help="stream (causal, label-blind), paper, both, or time (early against late).")
     ] = "stream"
+    split: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(_SPLITS),
+            help="What is fitted on: 70% of the accounts without fraud (thresholds are chosen on some of the others); "
+            "half of them, all others are streamed; or half of all accounts, fraud and all, as without labels.",
+        ),
+    ] = "sets"
     seeds: Annotated[str, typer.Option(help="Seeds of the account split, comma-separated.")] = "0"
     ablation: Annotated[
         bool, typer.Option(help="With the paper's protocol: its ablations, and one stride for all accounts.")
     ] = True
     baselines: Annotated[bool, typer.Option(help="Run the baselines on the same rows.")] = True
+    trees: Annotated[
+        bool, typer.Option(help="Among them those that are trees, which take minutes where there are a million rows.")
+    ] = True
+    divergence: Annotated[
+        bool, typer.Option(help="Compute the divergence score too, which no alert needs; without it is much quicker.")
+    ] = True
     sigma_x: Annotated[float | None, typer.Option(help=f"Fix the window bandwidth (paper {FRAUD_SIGMA_X}).")] = None
     sigma_y: Annotated[float | None, typer.Option(help=f"Fix the change bandwidth (paper {FRAUD_SIGMA_Y}).")] = None
     label: Annotated[str, typer.Option(help="Label column, 0 or 1.")] = "fraud"
+    by: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="Column that names kinds of fraud: each is judged alone, too."),
+    ] = None
     columns: ColumnsOption = ""
+    field: FieldOption = None
+    time_unit: Annotated[
+        str | None, typer.Option(help="Of the file's times: seconds, milliseconds, days or number.")
+    ] = None
+    time_origin: Annotated[str | None, typer.Option(metavar="DATE", help="The moment of time 0.")] = None
+    settings: SettingsOption = None
     report: Annotated[
         Path | None,
         typer.Option(
@@ -55,38 +82,51 @@ class FraudOptions:
     json_target: JsonOption = None
 
 
+_OF_A_FILE = ("split", "label", "by", "columns", "field", "time_unit", "time_origin", "report")
+
+
 @with_options
 def fraud(options: FraudOptions) -> None:
     """Fraud on VAL and TEST accounts: rankings, operating points, detection delay, baselines beside them.
 
     The paper's protocol takes windows more densely where the label says fraud; the stream protocol cannot know labels.
     """
-    from offline.fraud.data import load_labelled
-    from offline.fraud.evaluate import evaluate_fraud
-    from stream_ccsd.settings import Settings
-
     protocols = {"both": ["paper", "stream"]}.get(options.protocol, [options.protocol])
     if protocols[0] not in ("paper", "stream", "time"):
         raise typer.BadParameter(
             f"expected stream, paper, both or time, got {options.protocol!r}", param_hint="--protocol"
         )
+    if options.split not in _SPLITS:
+        raise typer.BadParameter(f"expected {', '.join(_SPLITS)}, got {options.split!r}", param_hint="--split")
+    if options.split != "sets" and "paper" in protocols:
+        raise StreamCcsdError(f"the paper's protocol has its own five sets: --split {options.split} is for a stream")
     try:
         seeds = [int(s) for s in options.seeds.split(",")]
     except ValueError as error:
         raise typer.BadParameter(f"expected numbers like 0,1,2, got {options.seeds!r}", param_hint="--seeds") from error
     check_target(options.json_target)
+    settings = _settings(options)
     if options.data is None:
-        _patterns(seeds, options.report, options.json_target)
+        needless = given_flags(options, _OF_A_FILE)
+        if needless:
+            raise StreamCcsdError(f"{', '.join(needless)} need --data: a file of labelled transactions")
+        _patterns(seeds, settings, options.json_target)
         return
+    from offline.fraud.data import load_labelled
+    from offline.fraud.evaluate import evaluate_fraud
+
     with progress_bar() as start:
-        labelled = load_labelled(options.data, columns_schema(options.columns), options.label)
+        schema = columns_schema(options.columns, settings.declared)
+        labelled = load_labelled(options.data, schema, options.label, options.by)
         result = evaluate_fraud(
             labelled,
             protocols,
             seeds,
-            Settings(sigma_x=options.sigma_x, sigma_y=options.sigma_y),
+            settings,
+            split=options.split,  # type: ignore[arg-type]  # checked above
             full_table=options.ablation,
             baselines=options.baselines,
+            trees=options.trees,
             sensitivity=options.report is not None and "paper" in protocols,
             cache=cache_folder() if options.use_cache else None,
             progress=start("runs"),
@@ -98,35 +138,60 @@ def fraud(options: FraudOptions) -> None:
     emit(result, options.json_target, _show)
 
 
-def _patterns(seeds: list[int], report: Path | None, json_target: str | None) -> None:
-    """Without a file: the simulator's patterns of fraud, each alone."""
-    from offline.fraud.patterns import run_patterns
-    from stream_ccsd.settings import Settings
+def _settings(options: FraudOptions) -> Any:
+    """The engine's; where labels are unknown, some of what is fitted on is taken to be fraud."""
+    from replay.fitting import CONTAMINATION
 
-    if report is not None:
-        raise StreamCcsdError("the report is about a file of labelled transactions: name one with --data")
+    return chosen_settings(
+        options.settings,
+        declared_fields(options.field),
+        time_unit=options.time_unit,
+        time_origin=options.time_origin,
+        sigma_x=options.sigma_x,
+        sigma_y=options.sigma_y,
+        divergence=options.divergence,
+        contamination=CONTAMINATION if options.split == "unlabelled" else None,
+    )
+
+
+def _patterns(seeds: list[int], settings: Any, json_target: str | None) -> None:
+    """Without a file: the simulator's patterns of fraud, each alone; without and with what else a town tells."""
+    from offline.fraud.patterns import run_patterns
+    from replay.simulated import town_settings
+
     with progress_bar() as start:
-        runs = [run_patterns(800, 120, seed, Settings(), start(f"seed {seed}")) for seed in seeds]
-    emit({"runs": runs}, json_target, _show_patterns)
+        runs = {
+            name: [run_patterns(800, 120, seed, chosen, start(f"{title}, seed {seed}")) for seed in seeds]
+            for name, title, chosen in (
+                ("runs", "amounts and places", settings),
+                ("with_fields", "and countries, devices, hours", town_settings(settings)),
+            )
+        }
+    emit(runs, json_target, _show_patterns)
 
 
 def _show_patterns(console: Console, result: dict[str, Any]) -> None:
-    from offline.fraud.tables import cells, pattern_table
-
-    runs = result["runs"]
     shown = (
         ("transaction", "auc", "transaction AUC: its fraud against transactions of normal accounts"),
         ("transaction", "ap", "transaction average precision"),
         ("account", "auc", "account AUC: its accounts against normal ones, each by its maximum"),
     )
-    for level, metric, title in shown:
-        heading = f"simulated fraud by pattern, mean of {len(runs)} stream(s), {title}"
-        patterns = pattern_table(runs, level, metric)
-        table = plain_table(heading, ["score"], patterns.columns)
-        for name, row in patterns.iterrows():
-            table.add_row(name, *cells(row))
-        console.print(table)
-        console.print()
+    for key, what in (("runs", "amounts and places only"), ("with_fields", "with countries, devices and hours")):
+        runs = result[key]
+        for level, metric, title in shown:
+            heading = f"simulated fraud by pattern, {what}, mean of {len(runs)} stream(s), {title}"
+            _show_kinds(console, heading, runs, level, metric, "patterns")
+
+
+def _show_kinds(console: Console, heading: str, runs: Runs, level: str, metric: str, of: str) -> None:
+    from offline.fraud.tables import cells, pattern_table
+
+    kinds = pattern_table(runs, level, metric, of)
+    table = plain_table(escape(heading), ["score"], [escape(name) for name in kinds.columns])
+    for name, row in kinds.iterrows():
+        table.add_row(name, *cells(row))
+    console.print(table)
+    console.print()
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
@@ -164,12 +229,23 @@ def _show_paper(console: Console, runs: Runs) -> None:
 def _show_stream(console: Console, runs: Runs) -> None:
     from offline.fraud.tables import budget_sentence, cells, ranking_table
 
-    title = f"{runs[0]['protocol']} protocol, TEST, mean of {len(runs)} split(s); no labels, nothing from the future"
+    first = runs[0]
+    title = f"{first['protocol']} protocol, TEST, mean of {len(runs)} split(s); no labels, nothing from the future"
     table = plain_table(title, ["score"], ["account AUC", "AP", "F1", "transaction AUC", "AP"])
     columns = ["account AUC", "account AP", "account F1", "transaction AUC", "transaction AP"]
     for (baseline, name, supervised), row in ranking_table(runs)[columns].iterrows():
         mark = " (supervised)" if supervised else ""
         table.add_row(f"{'baseline ' if baseline else ''}{name}{mark}", *cells(row))
     console.print(table)
-    if "operation" in runs[0]:
+    if "operation" in first:
         console.print(budget_sentence(runs))
+    if first["split"] == "unlabelled":
+        console.print(
+            f"Fitted without labels: {first['fitted']['fraud']:,} of {first['fitted']['transactions']:,} transactions "
+            f"fitted on are fraud; a share of {first['contamination']:g} was taken to be (--set contamination=...)."
+        )
+    if "kinds" in first:
+        console.print()
+        for metric, name in (("auc", "AUC"), ("ap", "average precision")):
+            heading = f"transaction {name} by kind of fraud: its fraud against all that is none"
+            _show_kinds(console, heading, runs, "transaction", metric, "kinds")

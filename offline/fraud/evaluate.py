@@ -16,6 +16,7 @@ from typing import Any
 from offline.fraud.data import LabelledData
 from offline.fraud.paper import run_paper
 from offline.fraud.periods import run_periods
+from offline.fraud.split import Kind
 from offline.fraud.stream import run_stream
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.progress import Progress
@@ -23,7 +24,7 @@ from stream_ccsd.settings import Settings
 from stream_ccsd.writing import write_whole
 
 # Part of every cache key: raised whenever a change of the code can change a result.
-RESULTS_VERSION = 2
+RESULTS_VERSION = 3
 
 SENSITIVITY: dict[str, list[dict[str, Any]]] = {
     "window K": [{"window": k} for k in (20, 35, 50, 65)],
@@ -38,29 +39,33 @@ def evaluate_fraud(
     seeds: list[int],
     settings: Settings,
     *,
+    split: Kind = "sets",
     full_table: bool = True,
     baselines: bool = True,
+    trees: bool = True,
     sensitivity: bool = False,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """All runs, by protocol and seed, as plain values for JSON. ``cache`` is a folder, or None to compute anew."""
-    jobs = [
-        {"protocol": p, "seed": s, "settings": settings.to_dict(), "full_table": full_table, "baselines": baselines}
-        for p in protocols
-        for s in seeds
-    ]
+    """All runs, by protocol and seed, as plain values for JSON. ``cache`` is a folder, or None to compute anew.
+
+    How accounts are split is for the stream; where labels are unknown, ``settings.contamination`` says how much fraud
+    there may be in what is fitted on.
+    """
+    common: dict[str, Any] = {
+        "settings": settings.to_dict(),
+        "split": split,
+        "full_table": full_table,
+        "baselines": baselines,
+        "trees": trees,
+    }
+    jobs = [{"protocol": p, "seed": s, **common} for p in protocols for s in seeds]
     if sensitivity:
         for name, changes in SENSITIVITY.items():
             for change in changes:
                 varied = replace(settings, **change).to_dict()
-                job = {
-                    "protocol": "paper",
-                    "seed": seeds[0],
-                    "settings": varied,
-                    "full_table": False,
-                    "baselines": False,
-                }
+                job = {"protocol": "paper", "seed": seeds[0], "settings": varied, "split": split}
+                job |= {"full_table": False, "baselines": False, "trees": False}
                 jobs.append({**job, "varied": name, "value": next(iter(change.values()))})
     results = _run_all(data, jobs, cache, progress)
     runs = [r for r, job in zip(results, jobs, strict=True) if "varied" not in job]
@@ -77,6 +82,7 @@ def evaluate_fraud(
         "accounts": len(fraud_accounts),
         "fraud_accounts": int(fraud_accounts.sum()),
         "fraud_transactions": int(data.fraud.sum()),
+        "kinds": [] if data.kinds is None else sorted(set(data.kinds[data.fraud])),
         "refused": data.refused,
     }
     return {"data": facts, "runs": runs, **({"sensitivity": varied_runs} if sensitivity else {})}
@@ -87,7 +93,7 @@ def _run_job(data: LabelledData, job: dict[str, Any]) -> dict[str, Any]:
     if job["protocol"] == "paper":
         return run_paper(data, job["seed"], settings, job["full_table"])
     run = run_stream if job["protocol"] == "stream" else run_periods
-    return run(data, job["seed"], settings, job["baselines"])
+    return run(data, job["seed"], settings, job["baselines"], job["split"], job["trees"])
 
 
 def _run_all(
@@ -108,12 +114,17 @@ def _run_all(
         table = Path(scratch) / "data.parquet"
         if waiting:
             data.save(table)
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
+        with ThreadPoolExecutor(_cores()) as pool:
             for _ in pool.map(lambda task: _run_apart(table, *task), waiting):
                 done += 1
                 if progress:
                     progress(done, len(jobs))
         return [json.loads(place.read_text(encoding="utf-8")) for place in places]
+
+
+def _cores() -> int:
+    """Those this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _run_apart(table: Path, job: dict[str, Any], place: Path) -> None:

@@ -22,8 +22,14 @@ def filled(scores: FloatArray) -> FloatArray:
     return np.where(np.isnan(scores), lowest, scores)
 
 
-def ranking(labels: AnyArray, scores: FloatArray) -> dict[str, float]:
-    """Area under the ROC curve and average precision."""
+Figures = dict[str, float | None]
+
+
+def ranking(labels: AnyArray, scores: FloatArray) -> Figures:
+    """Area under the ROC curve and average precision; None where there is nothing to rank above anything."""
+    labels = np.asarray(labels, bool)
+    if labels.all() or not labels.any():
+        return {"auc": None, "ap": None}
     metrics = peer("sklearn.metrics")
     scores = filled(scores)
     return {
@@ -53,7 +59,12 @@ def at_threshold(labels: AnyArray, scores: FloatArray, threshold: float) -> dict
 def judged(
     val: tuple[AnyArray, FloatArray], test: tuple[AnyArray, FloatArray], threshold: float | None = None
 ) -> dict[str, Any]:
-    """Ranking on VAL and TEST, and the threshold: the best F1 on VAL unless given, then held fixed for TEST."""
+    """Ranking on VAL and TEST, and the threshold: the best F1 on VAL unless given, then held fixed for TEST.
+
+    Where no fraud is in VAL there is no threshold to choose: the ranking on TEST alone.
+    """
+    if not np.any(val[0]):
+        return {"test": ranking(*test)}
     if threshold is None:
         threshold = threshold_by_f1(filled(val[1]), val[0])
     return {
@@ -66,6 +77,12 @@ def judged(
 def judge_accounts(split: Split, scores: pd.Series, threshold: float | None = None) -> dict[str, Any]:
     """The same of scores by account, for the accounts of a split."""
     return judged(split.labelled("val", scores), split.labelled("test", scores), threshold)
+
+
+def ranked(scores: pd.DataFrame, fraud: AnyArray, calm: AnyArray) -> dict[str, Figures]:
+    """How each score ranks what is fraud above what is calm; what is neither is left out."""
+    kept = fraud | calm
+    return {name: ranking(fraud[kept], scores[name].to_numpy()[kept]) for name in scores}
 
 
 def precision_at(labels: AnyArray, scores: FloatArray, count: int) -> float:

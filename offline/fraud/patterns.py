@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from offline.fraud.baselines import account_deviation, transaction_baselines
 from offline.fraud.data import LabelledData
-from offline.fraud.metrics import ranking
+from offline.fraud.metrics import ranked
 from offline.fraud.stream import score_stream
 from replay.simulator import PATTERNS, simulate
 from stream_ccsd.fitting import fit
@@ -25,6 +24,8 @@ def run_patterns(
     accounts: int, days: int, seed: int, settings: Settings, progress: Progress | None = None
 ) -> dict[str, Any]:
     """One simulated stream: every score and baseline against each pattern alone.
+
+    Whether countries, devices and hours are looked at is said by the settings: see ``replay.simulated.town_settings``.
 
     By transaction: the pattern's fraud against all transactions of normal accounts. By account: its accounts against
     the normal ones, each by its maximum.
@@ -42,25 +43,20 @@ def run_patterns(
     # The pattern of each fraud, and of its account; missing where all is normal.
     pattern = rows["id"].map(stream.fraud)
     pattern_of = pattern.groupby(rows["account"]).first()
-    calm = rows["account"].map(pattern_of).isna()
+    calm = rows["account"].map(pattern_of).isna().to_numpy()
     return {
         "protocol": "patterns",
         "seed": seed,
+        "fields": list(settings.fields),
         "transactions": len(rows),
         "takeover_share": model.takeover_share,
         "gains": model.facts["gains"],
         "patterns": {
             name: {
                 "accounts": int((pattern_of == name).sum()),
-                "transaction": _ranked(scores.drop(columns="accumulated"), pattern == name, calm),
-                "account": _ranked(by_account, pattern_of == name, pattern_of.isna()),
+                "transaction": ranked(scores.drop(columns="accumulated"), (pattern == name).to_numpy(), calm),
+                "account": ranked(by_account, (pattern_of == name).to_numpy(), pattern_of.isna().to_numpy()),
             }
             for name in PATTERNS
         },
     }
-
-
-def _ranked(scores: pd.DataFrame, fraud: pd.Series, calm: pd.Series) -> dict[str, dict[str, float]]:
-    """How each score ranks what is fraud above what is calm; what is neither is left out."""
-    kept = fraud | calm
-    return {name: ranking(fraud[kept].to_numpy(), scores.loc[kept, name].to_numpy()) for name in scores}

@@ -9,7 +9,15 @@ from typing import Any
 import pandas as pd
 
 from offline.fraud.stream import DRAWN
-from offline.fraud.tables import Runs, budget_sentence, cells, label_blind_auc, paper_table, ranking_table
+from offline.fraud.tables import (
+    Runs,
+    budget_sentence,
+    cells,
+    label_blind_auc,
+    paper_table,
+    pattern_table,
+    ranking_table,
+)
 from stream_ccsd.page import BLUE, GREEN, GREY, RED, axes, picture, table, write_page
 
 _COLOURS = dict(zip(DRAWN, (RED, "#ef8a62", BLUE, GREY, GREEN, "#bbbbbb"), strict=True))
@@ -27,7 +35,7 @@ def write_report(result: dict[str, Any], folder: Path) -> Path:
     if runs["stream"]:
         parts += _stream_section(runs["stream"])
     if runs["time"]:
-        parts += ["<h2>Split by time</h2>", _ranking_table(runs["time"])]
+        parts += ["<h2>Split by time</h2>", _ranking_table(runs["time"]), *_kinds_section(runs["time"])]
     if runs["paper"]:
         parts += _paper_section(runs["paper"], result.get("sensitivity", []))
     return write_page(folder / "report.html", f"Fraud evaluation: {facts['name']}", parts)
@@ -35,12 +43,16 @@ def write_report(result: dict[str, Any], folder: Path) -> Path:
 
 def _stream_section(runs: Runs) -> list[str]:
     first = runs[0]
+    fitted, fraud = first["fitted"]["transactions"], first["fitted"]["fraud"]
+    known = f"{fraud:,} of them fraud that was not known" if first["split"] == "unlabelled" else "none of them fraud"
+    chosen = " The threshold is chosen on VAL." if first["split"] == "sets" else ""
     parts = [
         "<h2>On a stream: causal, label-blind</h2>",
         f"<p>TEST accounts, splits {_seeds(runs)}. Every transaction is scored from an account's first one on; nothing "
-        "from the future, no label. The threshold is chosen on VAL.</p>",
+        f"from the future, no label.{chosen} Fitted on {fitted:,} other transactions, {known}.</p>",
         _ranking_table(runs),
         f"<p>{budget_sentence(runs)}</p>",
+        *_kinds_section(runs),
         picture(_draw_curves(first["curves"]), "ROC and precision-recall curves"),
         picture(_draw_distribution(first["curves"]["distribution"]), "distribution of the alert score"),
     ]
@@ -56,6 +68,18 @@ def _stream_section(runs: Runs) -> list[str]:
                 _draw_example(first["example"]), "timeline of an alerted account and the densities behind its alert"
             ),
         ]
+    return parts
+
+
+def _kinds_section(runs: Runs) -> list[str]:
+    """Each kind of fraud alone, where a column names them."""
+    if "kinds" not in runs[0]:
+        return []
+    parts = ["<h3>By kind of fraud</h3>", "<p>Its fraud against all transactions that are none.</p>"]
+    for metric, name in (("auc", "AUC"), ("ap", "average precision")):
+        kinds = pattern_table(runs, "transaction", metric, "kinds")
+        rows = [[_LABELS.get(str(score), str(score).replace("_", " ")), *cells(row)] for score, row in kinds.iterrows()]
+        parts.append(table([f"transaction {name}", *kinds.columns], rows))
     return parts
 
 

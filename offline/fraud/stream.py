@@ -10,8 +10,8 @@ import pandas as pd
 
 from offline.fraud.baselines import SUPERVISED, account_deviation, transaction_baselines
 from offline.fraud.data import LabelledData
-from offline.fraud.metrics import curves, judge_accounts, judged, precision_at, ranking
-from offline.fraud.split import PARTS, Part, Split, split_accounts
+from offline.fraud.metrics import curves, judge_accounts, judged, precision_at, ranked, ranking
+from offline.fraud.split import PARTS, Kind, Part, Split, split_as
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Engine
 from stream_ccsd.fitting import fit
@@ -42,30 +42,41 @@ class StreamScores:
 def score_stream(model: Model, data: LabelledData, rows: AnyArray, progress: Progress | None = None) -> StreamScores:
     """Run the engine over some rows in time order. Only transactions are handed on: labels stay behind."""
     engine = Engine(model)
-    own, answers, alerts = score_names(), [], {}
+    own = score_names()
+    alerts: dict[int, Alert] = {}
+    answers = np.empty((len(rows), len(own) + 2))
     for start in range(0, len(rows), _BATCH):
         part = rows[start : start + _BATCH].tolist()
-        for i, result in zip(part, engine.process_many([data.transactions[i] for i in part]), strict=True):
-            answers.append([*map(result.scores.get, own), result.score, result.accumulated])
-            if result.alert:
-                alerts[i] = result.alert
+        results = engine.process_many([data.transactions[i] for i in part])
+        answers[start : start + len(part)] = np.array(
+            [[*map(result.scores.get, own), result.score, result.accumulated] for result in results], float
+        )
+        alerts.update((i, result.alert) for i, result in zip(part, results, strict=True) if result.alert)
         if progress:
             progress(start + len(part), len(rows))
-    return StreamScores(pd.DataFrame(answers, index=rows, columns=evaluated_scores(), dtype=float), alerts)
+    scores = pd.DataFrame(answers, index=rows, columns=evaluated_scores())
+    return StreamScores(scores if model.settings.divergence else scores.drop(columns="divergence"), alerts)
 
 
 def run_stream(
-    data: LabelledData, seed: int, settings: Settings, baselines: bool, progress: Progress | None = None
+    data: LabelledData,
+    seed: int,
+    settings: Settings,
+    baselines: bool,
+    split_kind: Kind = "sets",
+    trees: bool = True,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """One seed: account and transaction level, all scores and baselines, operating points and delays."""
-    split = split_accounts(data.fraud_accounts(), seed)
-    sets = {name: data.frame["account"].isin(getattr(split, name)).to_numpy() for name in ("library", *PARTS)}
+    split = split_as(split_kind, data.fraud_accounts(), seed)
+    accounts_of = data.frame["account"]
+    sets = {name: accounts_of.isin(getattr(split, name)).to_numpy() for name in ("library", *PARTS)}
     model = fit([data.transactions[i] for i in np.flatnonzero(sets["library"])], settings)
     streamed = sets["val"] | sets["test"]
     answered = score_stream(model, data, np.flatnonzero(streamed), progress)
     rows, scores = data.frame[streamed], answered.scores
     if baselines:
-        scores = scores.join(transaction_baselines(data, sets["library"], streamed, sets["val"], seed))
+        scores = scores.join(transaction_baselines(data, sets["library"], streamed, sets["val"], seed, trees))
     # Accumulated evidence is a running sum: its maximum is the final one.
     by_account = scores.groupby(rows["account"]).max()
     if baselines:
@@ -73,10 +84,14 @@ def run_stream(
     parts = {part: sets[part][streamed] for part in PARTS}
     fraud = rows["fraud"].to_numpy()
     accounts = _judge_accounts(split, by_account)
-    thresholds = {"f1_on_val": accounts["alert"]["threshold"], "budget": model.threshold}
+    thresholds = {"f1_on_val": accounts["alert"].get("threshold"), "budget": model.threshold}
+    test = parts["test"]
     return {
         "protocol": "stream",
         "seed": seed,
+        "split": split_kind,
+        "fields": list(settings.fields),
+        "contamination": settings.contamination,
         "sigma_x": model.index.sigma_x,
         "sigma_y": model.sigma_y,
         "library_windows": model.facts["library_windows"],
@@ -84,12 +99,37 @@ def run_stream(
         "gains": model.facts["gains"],
         "model": model.version,
         "accounts": split.sizes,
+        "fitted": {"transactions": int(sets["library"].sum()), "fraud": int(data.fraud[sets["library"]].sum())},
         "account": accounts,
-        "transaction": _judge_transactions(fraud, parts, scores),
-        "operation": _operation(rows[parts["test"]], split, answered, thresholds),
-        "curves": _curves(fraud, split, parts["test"], scores, by_account),
+        "transaction": judge_transactions(fraud, parts, scores),
+        "operation": _operation(rows[test], split, answered, {n: t for n, t in thresholds.items() if t is not None}),
+        **({} if data.kinds is None else {"kinds": judge_kinds(rows[test], data.kinds, scores[test], by_account)}),
+        "curves": _curves(fraud, split, test, scores, by_account),
         "example": _example(rows, split, answered),
     }
+
+
+def judge_kinds(
+    rows: pd.DataFrame, kinds: AnyArray, scores: pd.DataFrame, by_account: pd.DataFrame
+) -> dict[str, dict[str, Any]]:
+    """Each kind of fraud alone. By transaction: against all that are no fraud; by account: against those without any.
+
+    ``rows`` and ``scores`` are what is judged, ``kinds`` are of all transactions.
+    """
+    kind, fraud, account = kinds[rows.index], rows["fraud"].to_numpy(), rows["account"].to_numpy()
+    own = by_account.loc[np.unique(account)]
+    without_fraud = ~own.index.isin(account[fraud])
+    judgements = {}
+    for name in sorted(set(kind[fraud])):
+        its = fraud & (kind == name)
+        suffered = own.index.isin(account[its])
+        judgements[name or "unnamed"] = {
+            "transactions": int(its.sum()),
+            "accounts": int(suffered.sum()),
+            "transaction": ranked(scores.drop(columns="accumulated"), its, ~fraud),
+            "account": ranked(own, suffered, without_fraud),
+        }
+    return judgements
 
 
 def _judge_accounts(split: Split, by_account: pd.DataFrame) -> dict[str, Any]:
@@ -98,11 +138,12 @@ def _judge_accounts(split: Split, by_account: pd.DataFrame) -> dict[str, Any]:
         judgement = judge_accounts(split, scores)
         test = split.labelled("test", scores)
         judgement["test"] |= {f"precision_at_{n}": precision_at(*test, n) for n in (50, 100)}
-        _place(judgements, name, judgement)
+        place(judgements, name, judgement)
     return judgements
 
 
-def _judge_transactions(fraud: AnyArray, parts: dict[Part, AnyArray], scores: pd.DataFrame) -> dict[str, Any]:
+def judge_transactions(fraud: AnyArray, parts: dict[Part, AnyArray], scores: pd.DataFrame) -> dict[str, Any]:
+    """Every score and baseline, by transaction."""
     judgements: dict[str, Any] = {"baselines": {}}
     for name, column in scores.items():
         values = column.to_numpy()
@@ -111,11 +152,12 @@ def _judge_transactions(fraud: AnyArray, parts: dict[Part, AnyArray], scores: pd
         scored = ~np.isnan(test[1])
         if scored.any() and not scored.all():  # a score that waits for a window: also how it ranks where it speaks
             judgement["test_scored"] = {"share": float(scored.mean()), **ranking(test[0][scored], test[1][scored])}
-        _place(judgements, name, judgement)
+        place(judgements, name, judgement)
     return judgements
 
 
-def _place(judgements: dict[str, Any], name: str, judgement: dict[str, Any]) -> None:
+def place(judgements: dict[str, Any], name: str, judgement: dict[str, Any]) -> None:
+    """A score's judgement among the engine's own, or among the baselines."""
     if name in evaluated_scores():
         judgements[name] = judgement
         return
@@ -170,7 +212,7 @@ def _curves(
     alert = rows["alert"].to_numpy()
     edges = np.linspace(0.0, float(np.nanquantile(alert, 0.9999)), 41)
     return {
-        "account": {n: curves(*split.labelled("test", by_account[n])) for n in names},
+        "account": {n: curves(*split.labelled("test", by_account[n])) for n in names if split.test_normal},
         "transaction": {n: curves(labels, rows[n].to_numpy()) for n in names},
         "distribution": {
             "edges": edges.tolist(),

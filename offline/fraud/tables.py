@@ -54,7 +54,7 @@ def ranking_table(runs: Runs) -> pd.DataFrame:
             "baseline": baseline,
             "score": name,
             "supervised": judgement.get("supervised", False),
-            **{f"{level} {title}": judgement["test"].get(m) for m, title in _RANKING_METRICS.items()},
+            **{f"{level} {title}": _number(judgement["test"].get(m)) for m, title in _RANKING_METRICS.items()},
         }
         for run in runs
         for level in ("account", "transaction")
@@ -65,16 +65,16 @@ def ranking_table(runs: Runs) -> pd.DataFrame:
     return table.groupby(["baseline", "score", "supervised"], sort=False).mean()
 
 
-def pattern_table(runs: Runs, level: str, metric: str) -> pd.DataFrame:
-    """A row a score or baseline (marked so), a column a pattern of fraud."""
+def pattern_table(runs: Runs, level: str, metric: str, of: str = "patterns") -> pd.DataFrame:
+    """A row a score or baseline (marked so), a column a pattern (or kind) of fraud."""
     ours = evaluated_scores()
     table = pd.DataFrame(
-        {"score": name if name in ours else f"baseline {name}", "pattern": pattern, metric: figures[metric]}
+        {"score": name if name in ours else f"baseline {name}", "pattern": pattern, metric: _number(figures[metric])}
         for run in runs
-        for pattern, levels in run["patterns"].items()
+        for pattern, levels in run[of].items()
         for name, figures in levels[level].items()
     )
-    return table.pivot_table(index="score", columns="pattern", values=metric, sort=False)
+    return table.pivot_table(index="score", columns="pattern", values=metric, sort=False, dropna=False)
 
 
 def budget_sentence(runs: Runs) -> str:
@@ -96,6 +96,10 @@ def budget_sentence(runs: Runs) -> str:
 def cells(values: Iterable[float]) -> list[str]:
     """Numbers as tables show them; nothing where there is none."""
     return ["" if pd.isna(value) else f"{value:.3f}" for value in values]
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else value
 
 
 def _paper_figures(judgement: dict[str, Any]) -> dict[str, float]:
