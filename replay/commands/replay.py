@@ -214,7 +214,7 @@ def _fitted(data: Path, options: ReplayOptions, progress: Advance) -> _Begun:
                 f"the model that {options.state} was begun with cannot be used: {error} A replay that was begun with "
                 "--model is resumed with it"
             ) from error
-        if model.settings != settings:
+        if model.settings != settings or "fitted_until" not in model.facts:
             raise StreamCcsdError(
                 f"{options.state} was begun with other fields or settings: resume with the same --field and --set, or "
                 "start anew with another --state"

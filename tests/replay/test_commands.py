@@ -36,7 +36,7 @@ def test_without_arguments_it_shows_alerts_and_counts_the_catch(tmp_path, monkey
         "report.html",
     }
     page = (tmp_path / "replay-output" / "report.html").read_text(encoding="utf-8")
-    assert page.count("<img") == 2
+    assert page.count("<img") == 3  # over time, scores, and reasons of the highest alerts
     result = json.loads(run("replay", "--customers", 80, "--days", 80, "--json", "-").stdout)
     assert result["caught_accounts"] <= result["fraud_accounts"]
     assert sum(p["accounts"] for p in result["patterns"].values()) == result["fraud_accounts"]

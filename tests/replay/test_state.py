@@ -104,7 +104,7 @@ def test_a_flipped_byte_is_an_error_or_changes_nothing(some, model, tmp_path):
                 assert go_on(path, FileSource(some), model, tmp_path / "out") == whole, turn
         except StreamCcsdError:
             refused += 1
-    assert refused > 250
+    assert refused > 200  # the other bytes are room that nothing is in
 
 
 def test_rows_that_vanish_or_are_of_another_time_are_noticed(some, model, tmp_path):
