@@ -1,4 +1,5 @@
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -282,7 +283,7 @@ def test_command_and_report(table, tmp_path):
     ]
     page = write_report(result, tmp_path / "report").read_text()
     assert page.count("data:image/png") >= 3
-    assert "http" not in page
+    assert "http" not in re.sub('base64,[^"]*', "", page)  # a picture's bytes may spell anything
     for figure in (*published.FRAUD["full"]["val"].values(), *published.FRAUD["full"]["test"].values()):
         assert f"{figure:.3f}" in page
 
