@@ -23,7 +23,7 @@ from stream_ccsd.settings import Settings
 from stream_ccsd.stores import ALERT_CAP
 from stream_ccsd.transaction import Guess, Refusal, Schema, Transaction
 
-CONTAMINATION = 0.02
+CONTAMINATION = 0.015
 """Share of what is fitted on that may be fraud, where no label says what is normal."""
 FIRST_PART = 0.3
 """Share of a file's time that a replay without a model fits on."""

@@ -76,9 +76,6 @@ def fit(
         With fewer than two accounts: one to learn from and one to calibrate on.
     """
     settings = settings or Settings()
-    if settings.contamination > 0.0 and settings.merchant_strength is None:
-        # The amounts of a merchant at whom mostly fraud happens would explain themselves.
-        settings = replace(settings, merchant_strength=_NO_MERCHANT)
     histories, codes, (first, last) = _collect(transactions, settings)
     accounts = sorted(histories)
     order = shuffled(accounts, settings.seed)
@@ -113,7 +110,7 @@ def fit(
             "library_windows": len(windows),
             "first_time": first,
             "last_time": last,
-            "gains": {name: round(gain, 4) for name, gain in lesson.chosen.gains.items()},
+            "gains": {name: round(float(gain), 4) for name, gain in lesson.chosen.gains.items()},
         },
         names=codes.names,
         accounts=tuple(accounts),
@@ -205,6 +202,9 @@ class _Lesson:
         cls, histories: list[AccountHistory], fold: list[int], settings: Settings, calendar: Calendar, codes: Codes
     ) -> _Lesson:
         """Look at everything, choose, and where there may be fraud in it, weigh and choose again."""
+        if settings.contamination > 0.0 and settings.merchant_strength is None:
+            # The amounts of a merchant at whom mostly fraud happens would explain themselves.
+            settings = replace(settings, merchant_strength=_NO_MERCHANT)
         batch = _events(histories, settings)
         seen = _observe(histories, np.repeat(fold, [len(h.amounts) for h in histories]), settings, batch)
         axes = Axes.of(seen)

@@ -225,7 +225,7 @@ def test_weekdays_without_a_calendar_have_numbers(fitted):
 @pytest.mark.parametrize(
     ("run", "expected"),
     [
-        (1, "taken by itself, the transaction would fit anyone better than this account"),
+        (1, "a transaction that would by far fit anyone better than this account"),
         (9, "the last nine transactions fit anyone better than this account"),
         (12, "the last 12 transactions fit anyone better than this account"),
     ],

@@ -73,7 +73,7 @@ def takeover_sentence(run: int) -> str:
     'the last nine transactions fit anyone better than this account'
     """
     if run == 1:
-        return f"taken by itself, the transaction would {ANYONE}"
+        return f"a transaction that would by far {ANYONE}"
     return f"the last {_NUMBERS[run] if run < len(_NUMBERS) else run} transactions {ANYONE}"
 
 
@@ -281,7 +281,7 @@ def _part(share: float) -> str:
 
 
 def _clock(hour: float) -> str:
-    minutes = round(hour * 60) % 1440
+    minutes = int(hour * 60 + 1e-3) % 1440
     return f"{minutes // 60:02d}:{minutes % 60:02d}"
 
 

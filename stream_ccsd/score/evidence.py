@@ -62,6 +62,8 @@ HOUR_TERM, HOUR_OWN, WEEKDAY_TERM, GAP_TERM, HOUR_COUNT, DAY_COUNT = range(6, 12
 # one that appears.
 _MISSING = 0.01
 _FRAUD_MISSING = 0.1
+# Share of takeovers that keep the account's own hours, device and so on: to be as usual there proves little.
+_SOMEBODY_ELSE = 0.5
 
 
 def term_names(fields: tuple[Field, ...]) -> tuple[str, ...]:
@@ -87,7 +89,7 @@ def evidence_terms(
             terms[place] = _departs(laws.departure, np.log(equal / share))
             other = _apart(view[VIEW + i], view[OWN_WEIGHT], laws.name_own[i], share)
             terms[place + 1] = _departs(laws.departure, other)
-            own += other * laws.tells[place + 1]
+            own += _departs(_SOMEBODY_ELSE, other) * laws.tells[place + 1]
         place += 2
     for i in range(len(numbers)):
         absent = laws.number_missing[i]
@@ -149,7 +151,7 @@ def _clock_and_pace(laws: Laws, view: FloatArray, terms: FloatArray) -> float:
         if laws.day > 0.0:
             terms[HOUR_COUNT] = _departs(laws.departure, _at_least(laws.counts[0, rate], view[IN_HOUR]))
             terms[DAY_COUNT] = _departs(laws.departure, _at_least(laws.counts[1, rate], view[IN_DAY]))
-    return other * laws.tells[HOUR_OWN]
+    return _departs(_SOMEBODY_ELSE, other) * laws.tells[HOUR_OWN]
 
 
 @njit(cache=True, nogil=True)

@@ -66,7 +66,7 @@ def test_the_first_part_is_fitted_on_and_the_rest_streamed(whole, stream):
     stray = len(times) // 1000
     until = times[stray] + 0.3 * (times[-1 - stray] - times[stray])
     assert result["fit"]["until"] == pytest.approx(until)
-    assert result["fit"]["contamination"] == 0.02
+    assert result["fit"]["contamination"] == 0.015
     rest = [t for t in stream.transactions if t.time >= until]
     assert result["transactions"] == len(rest)
     assert result["fit"]["transactions"] == len(stream.transactions) - len(rest)
