@@ -10,8 +10,9 @@ from typing import Protocol
 from replay.harvest import Harvest
 from replay.pace import Pace
 from replay.source import START, Item, Place, Source
-from stream_ccsd.engine import Engine, Result
+from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.result import Result
 from stream_ccsd.transaction import Refusal, Transaction
 
 BATCH = 2000

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stream_ccsd.clustering.estimator import DivergenceKMedoids
-    from stream_ccsd.engine import Engine, Result
+    from stream_ccsd.engine import Engine
     from stream_ccsd.errors import StreamCcsdError
     from stream_ccsd.fitting import fit
     from stream_ccsd.library.model import Model
+    from stream_ccsd.result import Result
     from stream_ccsd.settings import Settings
     from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError
 
@@ -32,7 +33,7 @@ __all__ = [
 _HOME = {
     "DivergenceKMedoids": "clustering.estimator",
     "Engine": "engine",
-    "Result": "engine",
+    "Result": "result",
     "StreamCcsdError": "errors",
     "fit": "fitting",
     "Model": "library.model",

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_ty
 import pyarrow as pa
 
 from stream_ccsd.alert.reasons import Alert
-from stream_ccsd.engine import Result
+from stream_ccsd.result import Result
 from stream_ccsd.scores import scores
 from stream_ccsd.status import Status
 from stream_ccsd.transaction import Refusal, Transaction

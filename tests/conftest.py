@@ -16,10 +16,11 @@ from xdist.scheduler import LoadScopeScheduling
 from replay.simulated import town_settings
 from replay.simulator import SimulatedStream, simulate
 from replay.source import FileSource
-from stream_ccsd.engine import Engine, Result
+from stream_ccsd.engine import Engine
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
 from stream_ccsd.records import score_schema
+from stream_ccsd.result import Result
 from stream_ccsd.settings import Settings
 
 # A shell that starts this in the background has it ignore Ctrl-C, and so would every process that a test starts.

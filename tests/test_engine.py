@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_ccsd.account import ANSWERS, RECENT
-from stream_ccsd.engine import Engine, Result
+from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import FitError, fit
 from stream_ccsd.library.model import Model
+from stream_ccsd.result import Result
 from stream_ccsd.settings import Settings, SettingsError
 from stream_ccsd.stores import ALERT_CAP
 from stream_ccsd.transaction import Transaction

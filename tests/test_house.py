@@ -31,7 +31,7 @@ BASICS = [
     "settings",
 ]
 METHOD = ["transaction", "codes", "account", "batch", "divergence", "library", "score", "alert"]
-CORE = [*BASICS, *METHOD, "stores", "step", "engine", "fitting", "records", "clustering"]
+CORE = [*BASICS, *METHOD, "stores", "step", "result", "engine", "fitting", "records", "clustering"]
 ORDER = [*CORE, "cli", "kafka", "replay", "offline"]
 # What the core does without: Kafka, tables, terminals.
 KAFKA = {"faust", "mode", "aiokafka", "aiohttp", "confluent_kafka", "prometheus_client", "rocksdict"}

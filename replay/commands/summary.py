@@ -25,7 +25,7 @@ def show_fit(console: Console, fit: dict[str, Any]) -> None:
         highlight=False,
     )
     console.print(
-        f"[bold]fraud in that part counts as normal[/bold], but for its oddest {fit['contamination']:.2g} (--set "
+        f"[bold]fraud in that part counts as normal[/bold], but for its oddest {fit['contamination']:.1%} (--set "
         "contamination=...). Where fraud is known, this finds more:\n"
         f"  stream-ccsd fit --data {data} --label COLUMN --model model, then --model model here",
         highlight=False,

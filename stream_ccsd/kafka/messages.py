@@ -10,8 +10,8 @@ import json
 from typing import Any, NamedTuple, Protocol
 
 from stream_ccsd.alert.reasons import Alert
-from stream_ccsd.engine import Result
 from stream_ccsd.records import DeadLetter, Origin, alert_record, score_record, transaction_record
+from stream_ccsd.result import Result
 from stream_ccsd.transaction import Refusal, Transaction
 
 Headers = list[tuple[str, bytes]]

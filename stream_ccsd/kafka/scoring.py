@@ -14,11 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from stream_ccsd.account import state_sizes
-from stream_ccsd.engine import Engine, Result
+from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.messages import OutgoingRecord, Record, alert_message, dead_letter, score_message
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.library.model import Model
+from stream_ccsd.result import Result
 from stream_ccsd.status import Status
 from stream_ccsd.stores import ALERT_CAP
 from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError
