@@ -305,7 +305,7 @@ def _takeover_share(chosen: Choices, settings: Settings) -> float:
         return settings.takeover_share
     gain = sum(max(0.0, gain) for name, gain in chosen.gains.items() if name.endswith(OWN))
     # Where fraud is among what evidence is rated on, its rates are cautious, and takeover must not outrank it for that.
-    most = _MOST_FOR_TAKEOVER if settings.contamination == 0.0 else _MOST_FOR_TAKEOVER / 4.0
+    most = _MOST_FOR_TAKEOVER if settings.contamination == 0.0 else _MOST_FOR_TAKEOVER / 20.0
     return float(most * -np.expm1(-gain))
 
 

@@ -79,7 +79,7 @@ class Schema:
     >>> banksim = Schema(account="customer", time="step", id=None)
     >>> row = {"customer": "C1", "step": "3", "amount": "9.5", "category": "es_food", "merchant": "M1", "age": "2"}
     >>> banksim.parse(row, position="7")
-    Transaction(account='C1', time=3.0, amount=9.5, category='es_food', merchant='M1', id='7')
+    Transaction(account='C1', time=3.0, amount=9.5, category='es_food', merchant='M1', id='7', fields={})
     """
 
     account: str = "account"

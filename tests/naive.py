@@ -412,8 +412,8 @@ class Laws:
             terms[name] = departs(p, math.log(1 / (known + 1) / share))
             same = view.same(lambda x, name=name, value=value: (x.fields.get(name) or "") == value)
             own = leant(same, view.weight, self.chosen.name_own[i], share)
-            apart[f"{name}_own"] = math.log(share / own)
-            terms[f"{name}_own"] = departs(p, apart[f"{name}_own"])
+            terms[f"{name}_own"] = departs(p, math.log(share / own))
+            apart[f"{name}_own"] = departs(0.5, math.log(share / own))
         for name in self.numbers:
             value = t.fields.get(name)
             absent = sum(x.fields.get(name) is None for x in self.transactions) / len(self.transactions)
@@ -450,8 +450,8 @@ class Laws:
             normal = self.hour_density(view.hour)
             terms["hour"] = departs(p, -math.log(normal * 24))
             own = leant(view.at_hour, view.hour_weight, self.chosen.own_hour_strength, normal)
-            apart["hour_own"] = math.log(normal / own)
-            terms["hour_own"] = departs(p, apart["hour_own"])
+            terms["hour_own"] = departs(p, math.log(normal / own))
+            apart["hour_own"] = departs(0.5, math.log(normal / own))
             terms["weekday"] = departs(p, -math.log(7 * self.weekday_share(view.weekday)))
         if view.gap is None:
             return

@@ -140,7 +140,7 @@ NUMBER = r"[\d,.]+"
             "hour_own",
             {},
             {"HOUR": 23.999, "HOUR_WEIGHT": 20.0, "AT_HOUR": 1.0},
-            r"00:00: 1 in 20 of this account's transactions are made around that hour",
+            r"23:59: 1 in 20 of this account's transactions are made around that hour",
         ),
         (
             "hour_own",

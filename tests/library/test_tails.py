@@ -72,7 +72,7 @@ def test_without_any_spread_rarity_stays_sane():
 
 
 def test_one_odd_account_does_not_decide_what_is_rare():
-    """A hundred scores of one account at the top: no more than a twentieth of the tail is its."""
+    """A hundred scores of one account at the top: no more than a fiftieth of the tail, or three, are its."""
     rng = np.random.default_rng(0)
     scores, accounts = rng.exponential(size=10_000), np.arange(10_000) % 100
     plain = fit_tail(scores, 0.01, accounts)
@@ -80,7 +80,7 @@ def test_one_odd_account_does_not_decide_what_is_rare():
     scores[odd] += 20.0
     kept = _thinned(scores, accounts, 0.01)
     above = np.sort(scores)[-101]
-    assert (kept & odd & (scores > above)).sum() == 5
+    assert (kept & odd & (scores > above)).sum() == 3
     assert kept[scores <= above].all()
     assert kept[~odd].all()
     thinned = fit_tail(scores, 0.01, accounts)
@@ -96,7 +96,7 @@ def test_what_stays_of_an_account_is_spread_over_its_scores():
     scores = np.concatenate([np.zeros(5000), np.linspace(10.0, 20.0, 101)])
     accounts = np.concatenate([np.arange(5000) % 50, np.full(101, 99)])
     kept = _thinned(scores, accounts, 0.02)
-    assert scores[kept & (accounts == 99)].tolist() == pytest.approx([10.0, 12.5, 15.0, 17.5, 20.0])
+    assert scores[kept & (accounts == 99)].tolist() == pytest.approx([10.0, 15.0, 20.0])
 
 
 @given(st.lists(st.tuples(st.floats(-50, 50), st.integers(0, 5)), max_size=80))
