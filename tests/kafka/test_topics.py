@@ -223,6 +223,8 @@ def test_topics_that_would_lose_something_are_refused(brokers, which, config, ch
     settings = WorkerSettings(broker=f"kafka://{brokers}", **topics, **changes)
     new = NewTopic(getattr(settings, which), PARTITIONS, 1, topic_configs=config)
     administer(brokers, lambda admin: admin.create_topics([new]))
+    # The controller has made it; a broker under load may hear of it a little later.
+    wait_for(lambda: new.name in administer(brokers, lambda admin: admin.list_topics()), "the topic")
     if said is None:
         assert getattr(settings, which) in asyncio.run(look_at_topics(settings)).topics
     else:
