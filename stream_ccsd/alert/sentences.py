@@ -37,9 +37,10 @@ from stream_ccsd.library.laws import (
     number_position,
     place_shares,
 )
+from stream_ccsd.library.learnt import term_names
 from stream_ccsd.library.model import Model
 from stream_ccsd.numeric import AnyArray, FloatArray
-from stream_ccsd.score.evidence import evidence_of, term_names
+from stream_ccsd.score.evidence import evidence_of
 from stream_ccsd.score.habits import decay_by_lag
 from stream_ccsd.scores import EVIDENCE
 from stream_ccsd.transaction import Transaction
@@ -87,7 +88,7 @@ def explain_evidence(model: Model, transaction: Transaction, batch: Batch, i: in
     if not background["id"]:
         return []
     view = np.concatenate([background["seen"], batch.views[i]]).astype(float)
-    terms = np.empty((1, batch.terms.shape[1]))
+    terms = np.zeros((1, batch.terms.shape[1]))
     missing = np.uint32(model.codes(""))
     evidence_of(model.laws, batch.events[one], batch.names[one], batch.numbers[one], view[None], missing, terms)
     case = _Case(model, transaction, batch.events[i], view)
