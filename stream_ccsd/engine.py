@@ -55,6 +55,8 @@ from stream_ccsd.transaction import Transaction, category_value, identity, misfi
 # Events that are in working memory at once, whatever the size of a batch.
 _CHUNK = 2000
 _CAP = struct.Struct("<ddI")
+# Inputs of lessons beyond this are as good as this: up to here, 32 bits tell four digits apart.
+_FARTHEST = 500.0
 _Refused = tuple[Status, str]
 
 
@@ -236,7 +238,7 @@ class Engine:
         names, scores, rarities = self._score_table(table, self._batch.events[: len(good)])
         columns = {name: table[name].tolist() for name in _RESULT_COLUMNS}
         terms = self._batch.terms[: len(good)].copy()
-        inputs = self._batch.inputs[: len(good)].copy() if self._inputs else None
+        inputs = _rounded(self._batch.inputs[: len(good)]) if self._inputs else None
         results = []
         for i, transaction in enumerate(good):
             code, decision = columns["status"][i], columns["decision"][i]
@@ -309,6 +311,11 @@ def _plain(values: AnyArray, missing: AnyArray) -> _Table:
     for i, j in zip(*np.nonzero(missing), strict=True):
         rows[i][j] = None
     return rows
+
+
+def _rounded(inputs: FloatArray) -> FloatArray:
+    """As records hold them: four digits, so that lessons from records are those of the stream itself."""
+    return np.round(np.clip(inputs, -_FARTHEST, _FARTHEST), 4)
 
 
 def added_score(score: Score, outputs: AnyArray, events: AnyArray) -> FloatArray:

@@ -21,10 +21,11 @@ from stream_ccsd.scores import scores
 from stream_ccsd.status import Status
 from stream_ccsd.transaction import Refusal, Transaction
 
-Kind = Literal["text", "number", "whole", "truth", "values", "numbers"]
+Kind = Literal["text", "number", "whole", "truth", "values", "numbers", "series"]
 _OBJECTS = ("values", "numbers")
 _ARROW = {
     **{"text": pa.string(), "number": pa.float64(), "whole": pa.int64(), "truth": pa.bool_()},
+    "series": pa.list_(pa.float32()),
     **dict.fromkeys(_OBJECTS, pa.string()),  # an object of JSON as text: its names differ from model to model
 }
 _JSON: dict[Any, dict[str, Any]] = {
@@ -32,6 +33,7 @@ _JSON: dict[Any, dict[str, Any]] = {
     **{"whole": {"type": "integer"}, "truth": {"type": "boolean"}},
     "values": {"type": "object", "additionalProperties": {"type": ["string", "number", "null"]}},
     "numbers": {"type": "object", "additionalProperties": {"type": "number"}},
+    "series": {"type": "array", "items": {"type": "number"}},
 }
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps would make one a row
 _PYTHON: dict[Any, str] = {str: "string", float: "number", int: "integer", bool: "boolean", Status: "string"}
@@ -75,6 +77,12 @@ def score_columns() -> list[Column]:
             "What the evidence adds up from, by name (nats, four digits; those of 0 are left out)",
             optional=True,
         ),
+        Column(
+            "inputs",
+            "series",
+            "What lessons learn from, in the order of the model's inputs; null where the model does not learn",
+            optional=True,
+        ),
         Column("score", "number", "The alert score: -log of the share of normal transactions this high (nats)"),
         Column("maximum", "number", "The account's highest alert score so far (nats)"),
         Column("alert", "truth", "Whether it raised an alert"),
@@ -105,6 +113,7 @@ def score_record(origin: Origin, result: Result, label: str | None = None) -> di
         "status": result.status,
         **result.scores,
         "terms": {name: digits for name, nats in terms.items() if (digits := round(nats, 4))} if terms else None,
+        "inputs": None if result.inputs is None else result.inputs.tolist(),
         "score": result.score,
         "maximum": result.maximum,
         "alert": result.alert is not None,

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from typing import Any
 
 import numpy as np
 
 from stream_ccsd.codes import Codes
 from stream_ccsd.fields import Field
+from stream_ccsd.library.learnt import input_names
 from stream_ccsd.library.model import Model
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.result import Result
@@ -39,10 +41,23 @@ class Rows:
         columns = rows_of([r.transaction for r in used], model.codes, model.settings.declared)
         return cls(
             **columns,
-            inputs=np.array([r.inputs for r in used], np.float32).reshape(len(used), -1),
+            inputs=np.array([r.inputs for r in used], np.float32).reshape(len(used), model_inputs(model)),
             evidence=np.array([r.evidence for r in used], float),
             takeover=np.array([r.takeover for r in used], float),
             alerted=np.array([r.alert is not None for r in used], bool),
+        )
+
+    @classmethod
+    def of_records(cls, records: Sequence[dict[str, Any]], model: Model) -> Rows:
+        """The same of score records, as they were written down."""
+        used = [r for r in records if r["inputs"] is not None]
+        columns = rows_of([_transaction(r) for r in used], model.codes, model.settings.declared)
+        return cls(
+            **columns,
+            inputs=np.array([r["inputs"] for r in used], np.float32).reshape(len(used), model_inputs(model)),
+            evidence=np.array([r["evidence"] for r in used], float),
+            takeover=np.array([r["takeover"] for r in used], float),
+            alerted=np.array([r["alert"] for r in used], bool),
         )
 
     def __len__(self) -> int:
@@ -56,6 +71,16 @@ class Rows:
     def concatenate(parts: Sequence[Rows]) -> Rows:
         """One after the other; at least one part."""
         return Rows(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Rows)})
+
+
+def model_inputs(model: Model) -> int:
+    """How many inputs its lessons have."""
+    return len(input_names(model.settings.declared))
+
+
+def _transaction(record: dict[str, Any]) -> Transaction:
+    own = (record[name] for name in ("account", "time", "amount", "category", "merchant", "id"))
+    return Transaction(*own, fields=record["fields"] or {})
 
 
 def row_key(account: str, transaction: str) -> int:
