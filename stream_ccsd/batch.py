@@ -9,6 +9,13 @@ import numpy as np
 from stream_ccsd.account import BACKGROUND
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.scores import COMPILED
+from stream_ccsd.status import Status
+
+# What became of an event.
+SCORED, LATE, DUPLICATE, TOO_LATE = 0, 1, 2, 3
+# Duplicates by id with another content, and those whose answer is no longer kept.
+DIFFERENT, FORGOTTEN = 4, 5
+STATUSES = (Status.SCORED, Status.LATE, Status.DUPLICATE, Status.TOO_LATE, Status.DUPLICATE, Status.DUPLICATE)
 
 # An event as compiled code takes it, and its answer.
 EVENT = np.dtype(

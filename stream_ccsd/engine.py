@@ -28,7 +28,7 @@ from stream_ccsd.account import AccountCodec, StateError
 from stream_ccsd.alert.policy import ALERTED, HELD_BACK, QUIET, build_policy
 from stream_ccsd.alert.reasons import Alert, make_alert
 from stream_ccsd.alert.threshold import checked_threshold
-from stream_ccsd.batch import Accounts, Batch
+from stream_ccsd.batch import DIFFERENT, FORGOTTEN, STATUSES, TOO_LATE, Accounts, Batch
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.learnt import input_names, nothing_learnt, term_names
 from stream_ccsd.library.model import Model
@@ -39,16 +39,7 @@ from stream_ccsd.score.divergence import build_change_law
 from stream_ccsd.score.habits import decay_by_lag
 from stream_ccsd.scores import COMPILED, FUSED, Score, score_names, scores
 from stream_ccsd.status import Status
-from stream_ccsd.step import (
-    DIFFERENT,
-    FORGOTTEN,
-    STATUSES,
-    TOO_LATE,
-    CompiledModel,
-    Workspace,
-    make_machine,
-    run,
-)
+from stream_ccsd.step import CompiledModel, Workspace, make_machine, run
 from stream_ccsd.stores import AccountStates, account_states
 from stream_ccsd.transaction import Transaction, category_value, identity, misfit, number_value, unsound
 
@@ -315,7 +306,8 @@ def _plain(values: AnyArray, missing: AnyArray) -> _Table:
 
 def _rounded(inputs: FloatArray) -> FloatArray:
     """As records hold them: four digits, so that lessons from records are those of the stream itself."""
-    return np.round(np.clip(inputs, -_FARTHEST, _FARTHEST), 4)
+    rounded: AnyArray = np.round(np.clip(inputs, -_FARTHEST, _FARTHEST), 4)
+    return rounded
 
 
 def added_score(score: Score, outputs: AnyArray, events: AnyArray) -> FloatArray:

@@ -13,7 +13,7 @@ from numba.experimental import structref
 
 from stream_ccsd.account import ANSWERS, DENSITY_POINTS, LATELY, RECENT, REGIMES, USUAL, VIEW
 from stream_ccsd.alert.policy import ALERTED, Policy, decide, enter_score
-from stream_ccsd.batch import Accounts, Batch
+from stream_ccsd.batch import DIFFERENT, DUPLICATE, FORGOTTEN, LATE, SCORED, TOO_LATE, Accounts, Batch
 from stream_ccsd.library.index import Index, Scratch
 from stream_ccsd.library.laws import Laws, residual
 from stream_ccsd.library.learnt import Learnt
@@ -25,13 +25,6 @@ from stream_ccsd.score.evidence import evidence_terms
 from stream_ccsd.score.habits import look_at_lately, look_back, remember, take_in
 from stream_ccsd.score.weighing import weigh
 from stream_ccsd.scores import DIVERGENCE, EVIDENCE, TAKEOVER
-from stream_ccsd.status import Status
-
-# What became of an event.
-SCORED, LATE, DUPLICATE, TOO_LATE = 0, 1, 2, 3
-# Duplicates by id with another content, and those whose answer is no longer kept.
-DIFFERENT, FORGOTTEN = 4, 5
-STATUSES = (Status.SCORED, Status.LATE, Status.DUPLICATE, Status.TOO_LATE, Status.DUPLICATE, Status.DUPLICATE)
 
 
 class CompiledModel(NamedTuple):

@@ -1,9 +1,9 @@
 """The learner: (model, evidence as it was scored, verdicts) -> the next model.
 
 A lesson changes what verdicts have taught (``Model.learnt``) and how rare evidence then is among normal transactions;
-laws of normal transactions stay. Records and the law of fraud are counted anew with every lesson, weights and trees less
-often. Which of the plain sum, the weighted sum, and the weighted sum with trees is used is what predicts best on accounts
-that were left out: with few verdicts that is the plain sum.
+laws of normal transactions stay. Records and the law of fraud are counted anew with every lesson, weights and trees
+less often. Which of the plain sum, the weighted sum, and the weighted sum with trees is used is what predicts best on
+accounts that were left out: with few verdicts that is the plain sum.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ class Learner:
         return len(term_names(self.model.settings.declared))
 
     def _takeover_share(self, model: Model, kept: Kept, weighing: Weighing) -> float:
-        """Of the alert budget: the part with which alert scores rank known frauds best. Trees know of takeovers, too."""
+        """Of the alert budget: the part with which alert scores rank known frauds best: trees know takeovers, too."""
         evidence = rarities(model.tails["evidence"], weighing.left_out)
         takeover = rarities(model.tails["takeover"], kept.rows.takeover)
         best, most = 0.0, -1.0

@@ -1,10 +1,10 @@
 """What a learner remembers: transactions whose outcome is not known yet, what verdicts say, and what was learnt from.
 
-A transaction is entered once: as fraud or normal as soon as a verdict says so, or as normal when the delay has passed in
-silence. A verdict that is overruled is taken back. What somebody disputes, or is unsure of, is left out until settled.
+A transaction is entered once: as fraud or normal as soon as a verdict says so, or as normal when the delay has passed
+in silence. A verdict that is overruled is taken back. What somebody disputes, or is unsure of, is left out until settled.
 
-Nothing here depends on what models made of it: a notebook follows from scored transactions and verdicts alone, so that it
-can be written again from records after a process was killed.
+Nothing here depends on what models made of it: a notebook follows from scored transactions and verdicts alone, so that
+it can be written again from records after a process was killed.
 """
 
 from __future__ import annotations
@@ -247,7 +247,7 @@ class Notebook:
             self.choices[i] += likelihoods(own.astype(float), float(everyone), fraud)
 
     def _keep(self, rows: Rows, state: AnyArray) -> None:
-        """All frauds, all that were judged, and a sample that stands for the normal ones: those with the lowest keys."""
+        """All frauds, all that were judged, and a sample that stands for all normal ones: those with the lowest keys."""
         normal = np.flatnonzero(state != _FRAUD)
         silent = np.flatnonzero(state == _SILENT)
         chosen = silent[np.argsort(rows.key[silent], kind="stable")[:NORMALS]]
@@ -271,7 +271,7 @@ class Notebook:
             self.kept = self.kept.take(~np.isin(self.kept.rows.key, keys))
 
     def _forget(self, moment: float) -> None:
-        """Transactions that no verdict is expected on any more; verdicts on them that come nevertheless are too late."""
+        """Transactions that no verdict is expected on any more; one that comes nevertheless is too late."""
         assert self._pool is not None
         oldest = moment - _REMEMBERED * self.schedule.delay - self.schedule.every
         remembered = self._pool.time > oldest

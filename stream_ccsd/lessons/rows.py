@@ -79,8 +79,8 @@ def model_inputs(model: Model) -> int:
 
 
 def _transaction(record: dict[str, Any]) -> Transaction:
-    own = (record[name] for name in ("account", "time", "amount", "category", "merchant", "id"))
-    return Transaction(*own, fields=record["fields"] or {})
+    own = {name: record[name] for name in ("account", "time", "amount", "category", "merchant", "id")}
+    return Transaction(**own, fields=record["fields"] or {})
 
 
 def row_key(account: str, transaction: str) -> int:

@@ -65,7 +65,7 @@ def grow_trees(inputs: AnyArray, odds: FloatArray, fraud: AnyArray, weight: Floa
             _lay_out(tree["tree_structure"], nodes)
     columns = list(zip(*nodes, strict=True)) if nodes else [()] * 5
     kinds = (np.int32, np.float64, np.int32, np.int32, np.float64)
-    return Trees(np.array(roots, np.int32), *(np.array(c, k) for c, k in zip(columns, kinds, strict=True)))  # type: ignore[arg-type]
+    return Trees(np.array(roots, np.int32), *(np.array(c, k) for c, k in zip(columns, kinds, strict=True)))
 
 
 def _lay_out(node: dict[str, Any], nodes: list[tuple[int, float, int, int, float]]) -> int:
