@@ -1,4 +1,4 @@
-"""The public shape of a score, an alert and a dead letter: one each, wherever they are written or sent.
+"""The public shape of a score, an alert, a verdict and a dead letter: one each, wherever they are written or sent.
 
 ``scores.parquet``, ``alerts.jsonl``, ``dead_letters.jsonl``, the tables of a replay's state, Kafka's messages and
 ``--json`` have the same names and kinds. ``schemas/`` holds them written out as JSON Schema; a test keeps that true.
@@ -19,7 +19,8 @@ from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.result import Result
 from stream_ccsd.scores import scores
 from stream_ccsd.status import Status
-from stream_ccsd.transaction import Refusal, Transaction
+from stream_ccsd.transaction import MAX_TEXT, Refusal, Transaction
+from stream_ccsd.verdict import MAX_WHY, NEEDED, Verdict
 
 Kind = Literal["text", "number", "whole", "truth", "values", "numbers"]
 _OBJECTS = ("values", "numbers")
@@ -195,12 +196,22 @@ def json_schemas() -> dict[str, dict[str, Any]]:
     described = {
         "score": {"type": "object", "properties": columns, "required": list(columns), "additionalProperties": False},
         "alert": alert,
+        "verdict": _verdict_schema(),
         "dead_letter": _object_schema(DeadLetter),
     }
     return {
         name: {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name, **schema}
         for name, schema in described.items()
     }
+
+
+def _verdict_schema() -> dict[str, Any]:
+    """A verdict is read as well as written: what may be left out, and how long texts may be, is part of its shape."""
+    schema = _object_schema(Verdict)
+    for name in ("transaction", "account", "who", "why"):
+        lengths = {"maxLength": MAX_WHY} if name == "why" else {"minLength": 1, "maxLength": MAX_TEXT}
+        schema["properties"][name] |= lengths
+    return {**schema, "required": list(NEEDED)}
 
 
 def _object_schema(kind: type) -> dict[str, Any]:
@@ -214,6 +225,8 @@ def _schema_of(hint: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _object_schema(hint)
     origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return {"type": "string", "enum": list(arguments)}
     if origin in (Union, types.UnionType):
         inner = [_schema_of(a) for a in arguments if a is not type(None)]
         one = inner[0] if len(inner) == 1 else {"type": [schema["type"] for schema in inner]}
