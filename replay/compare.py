@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -21,6 +21,7 @@ from stream_ccsd.calendar import Calendar
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 from stream_ccsd.stores import Record, RecordStore
+from stream_ccsd.verdict import Verdict, by_transaction, standing
 
 Label = Literal["fraud", "normal"]
 Standings = Callable[[str, str], Label | None]
@@ -69,6 +70,12 @@ def recorded_labels(records: ScoredStore) -> Standings | None:
         if label is not None
     }
     return (lambda account, transaction: "fraud" if (account, transaction) in frauds else "normal") if frauds else None
+
+
+def standings_of(verdicts: Iterable[Verdict]) -> Standings:
+    """What counts of verdicts in the order of their arrival; a dispute is no verdict until it is settled."""
+    found = {key: standing(own).label for key, own in by_transaction(verdicts).items()}
+    return lambda account, transaction: found.get((account, transaction))
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,13 +10,14 @@ import pytest
 from scipy.stats import binomtest
 from typer.testing import CliRunner
 
-from replay.compare import RECALL_NOTE, compare, recorded_labels, wilson
+from replay.compare import RECALL_NOTE, compare, recorded_labels, standings_of, wilson
 from replay.session import Session
 from replay.shadow import challenger_beside
 from replay.source import FileSource, ListSource
 from replay.state import StateFile
 from stream_ccsd.cli.main import app
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.verdict import Verdict
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +156,18 @@ def test_without_verdicts_nobody_is_said_to_be_right(stores):
     nobody = compare(*stores, lambda account, transaction: None)["judged"]
     assert nobody["by_account"]["recall"]["champion"]["value"] is None
     assert nobody["by_account"]["recall"]["difference"] == {"value": None, "low": None, "high": None}
+
+
+def test_a_dispute_counts_for_nobody_until_it_is_settled(place, stores):
+    alert = next(row for row in rows(place)[0] if row["alert"] and row["label"])
+    said = [Verdict(alert["id"], alert["account"], "fraud", "ann", 1.0)]
+    for verdict, who, frauds in (("fraud", "ann", 1), ("normal", "bob", 0), ("fraud", "eve", 1)):
+        said.append(Verdict(alert["id"], alert["account"], verdict, who, float(len(said))))
+        judged = compare(*stores, standings_of(said))["judged"]
+        assert (judged["frauds"], judged["normals"]) == (frauds, 0)
+        assert judged["by_transaction"]["recall"]["champion"]["of"] == frauds
+    assert judged["by_account"]["recall"]["champion"]["value"] == 1.0
+    assert judged["unjudged_alerts"]["champion"] == sum(row["alert"] for row in rows(place)[0]) - 1
 
 
 def test_what_only_one_has_scored_is_counted_and_left_out(place, town_model, stream, stores, tmp_path):
