@@ -148,7 +148,7 @@ class Model:
             If a file is missing, cut short, altered or foreign, or of another version; the file is named.
         """
         place = Path(directory)
-        description = _read_description(place)
+        description = describe_model(place)
         wanted = _FILES if description.get("learnt") is None else (*_FILES, _LEARNT)
         files = {name: _verified(place / name, description["files"].get(name)) for name in wanted}
         try:
@@ -223,7 +223,14 @@ def _texts(column: pa.ChunkedArray) -> tuple[str, ...]:
     return tuple(data.decode("utf-8", "surrogatepass") for data in column.to_pylist())
 
 
-def _read_description(place: Path) -> dict[str, Any]:
+def describe_model(place: Path) -> dict[str, Any]:
+    """What a model's ``model.json`` says, without loading the rest.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or it is not one of this version.
+    """
     path = place / "model.json"
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
