@@ -29,8 +29,8 @@ from stream_ccsd.score.weighing import evidence_by
 from stream_ccsd.scores import EVIDENCE, TAKEOVER
 from stream_ccsd.verdict import Verdict
 
-# Lessons between two that learn weights, unless there are half as many frauds again.
-_WEIGHED_EVERY, _GROWN = 7, 1.5
+# Days between two lessons that learn weights, unless there are half as many frauds again.
+_WEIGHED_EVERY, _GROWN = 7.0, 1.5
 # Fewer frauds, or other transactions, say nothing about weights.
 _FEWEST_FRAUDS, _FEWEST_NORMALS = 30, 300
 # What takeover may have of the alert budget, as parts of what it had at the fit.
@@ -65,6 +65,7 @@ class Learner:
         self.notebook = Notebook(model.laws, model.settings.declared, schedule)
         self._first = self.model
         self._next: float | None = None
+        self._weighed_every = max(1, round(_WEIGHED_EVERY / self.notebook.days))  # lessons
         self._weighed_at = 0  # frauds that weights were last learnt from
 
     def see(self, results: Iterable[Result]) -> None:
@@ -89,7 +90,7 @@ class Learner:
         """A lesson that was held before: what is known is entered, and its model is at hand already."""
         self._advance(moment)
         self.model = model
-        self._weighed_at = int(model.facts.get("lesson", {}).get("weighed_at", 0))
+        self._weighed_at = int(model.facts.get("lessons", {}).get("weighed_at", 0))
 
     def learn(self, moment: float) -> Model:
         """Hold the lesson of this moment."""
@@ -110,12 +111,12 @@ class Learner:
         frauds = int(kept.fraud.sum())
         enough = frauds >= _FEWEST_FRAUDS and len(kept.fraud) - frauds >= _FEWEST_NORMALS
         weighing = None
-        if enough and (self.notebook.lessons % _WEIGHED_EVERY == 0 or frauds >= _GROWN * max(self._weighed_at, 1)):
+        if enough and (self.notebook.lessons % self._weighed_every == 0 or frauds >= _GROWN * max(self._weighed_at, 1)):
             weighing = weigh_terms(learnt, kept)
             self._weighed_at = frauds
             learnt = learnt._replace(weights=weighing.weights, **weighing.trees._asdict())
         if weighing is None and len(before.roots):
-            tail, facts = self.model.tails["evidence"], dict(self.model.facts["lesson"])
+            tail, facts = self.model.tails["evidence"], dict(self.model.facts["lessons"])
         else:
             evidence = self._evidence(learnt, kept, weighing)
             facts = {"weighed_by": SUM} if weighing is None else _measured(weighing, kept)
@@ -123,7 +124,7 @@ class Learner:
         model = replace(self.model, learnt=read_only(learnt), tails={**self.model.tails, "evidence": tail})
         if weighing is not None:
             model = replace(model, takeover_share=self._takeover_share(model, kept, weighing))
-        return replace(model, facts={**model.facts, "lesson": {**facts, **self._account(moment, kept, learnt)}})
+        return replace(model, facts={**model.facts, "lessons": {**facts, **self._account(moment, kept, learnt)}})
 
     def _counted(self, before: Learnt) -> Learnt:
         """Records and the law of fraud as they are counted by now."""
