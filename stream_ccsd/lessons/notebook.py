@@ -1,7 +1,7 @@
 """What a learner remembers: transactions whose outcome is not known yet, what verdicts say, and what was learnt from.
 
 A transaction is entered once: as fraud or normal as soon as a verdict says so, or as normal when the delay has passed
-in silence. A verdict that is overruled is taken back. What is disputed, or nobody is sure of, is left out until settled.
+in silence. A verdict that is overruled is taken back. What is disputed or unsure is left out until settled.
 
 Counts fade with the age of a transaction, not of what is known of it: a fraud that a chargeback tells of after a month
 says little about where fraud happens now. What is known as soon as any verdict is (``_promptly``) counts in full.
@@ -282,7 +282,7 @@ class Notebook:
             self.choices[i] += likelihoods(own.astype(float), float(everyone), fraud)
 
     def _keep(self, rows: Rows, state: AnyArray, stale: FloatArray) -> None:
-        """All frauds, all that were judged, and a sample that stands for all normal ones: those with the lowest keys."""
+        """All frauds, all that were judged, and a sample of the normal ones: those with the lowest keys."""
         normal = np.flatnonzero(state != _FRAUD)
         silent = np.flatnonzero(state == _SILENT)
         chosen = silent[np.argsort(rows.key[silent], kind="stable")[: max(1, round(NORMALS * self.days))]]
