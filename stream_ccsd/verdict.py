@@ -105,6 +105,12 @@ class Standing:
         """For people: ``disputed``, or what was found."""
         return "disputed" if self.disputed else self.verdict.verdict
 
+    @property
+    def sides(self) -> dict[str, list[str]]:
+        """Who says what now: each person's newest verdict."""
+        newest = {verdict.who: verdict.verdict for verdict in self.history}
+        return {said: [who for who, its in newest.items() if its == said] for said in dict.fromkeys(newest.values())}
+
 
 def standing(verdicts: Iterable[Verdict]) -> Standing:
     """What the verdicts on one transaction come to; they are given in the order of their arrival.
