@@ -1,9 +1,10 @@
 """The laws of normal transactions follow the stream, slowly: (model, what happened since, how much of it) → next model.
 
-Every law becomes ``(1 - a)`` of what it was and ``a`` of what happened since, and keeps its mass: the strengths by which
-laws lean on each other are in transactions, and stay those that the fit has chosen. A transaction never counts for more
-than one of the fit did, so where few come, less is forgotten. Merchants, categories and other names that the fit
-has not seen enter, those that are not seen any more leave, and the centers of amounts follow.
+Every law becomes ``(1 - a)`` of what it was and ``a`` of what happened since. The strengths by which laws lean on each
+other are in transactions, and stay those that the fit has chosen; so laws keep their mass, but a transaction never
+counts for more than one of the fit did: where fewer come than are forgotten, laws know less, and lean more on the wider
+ones. Merchants, categories and other names that the fit has not seen enter, those that are not seen any more leave, and
+the centers of amounts follow.
 
 As they were fitted stay: bandwidths and strengths; what an account's amounts differ by from its own usual ones, gaps
 and counts (they would need the account's past, which a row does not have); weekdays (the rows of a day are all of
@@ -39,6 +40,10 @@ HALF_LIFE = 30.0
 
 # Of a transaction's weight: what counts for less than this is forgotten, and takes no more room.
 _FORGOTTEN = 0.02
+# Transactions that may be forgotten for each that comes.
+_MOST_FORGOTTEN = 10.0
+# Transactions that rates are taken from, at the least, by what still counts of them: some 50 in a tail of 1 in 100.
+_LEAST_FOR_RATES = 5000.0
 # Smoothing of the hours that come in: a model does not say which one its own were given.
 _HOUR_SIGMA = 1.0
 
@@ -69,7 +74,8 @@ def adapted(model: Model, rows: Rows, share: float, threshold: float | None = No
         that it does not happen.
     """
     laws = model.laws
-    share = min(share, len(rows) / float(laws.amount_mass[EVERYTHING]))
+    # Where hardly anything comes, little is forgotten: a quiet month must not empty the laws.
+    share = min(share, _MOST_FORGOTTEN * len(rows) / float(laws.amount_mass[EVERYTHING]))
     if share <= 0.0:
         return model
     mix = _Mix(share, len(rows))
@@ -102,7 +108,7 @@ class _Mix(NamedTuple):
 
     def weight(self, mass: float) -> float:
         """What a transaction counts for in a law of this mass."""
-        return self.share * mass / self.rows
+        return min(self.share * mass / self.rows, 1.0)
 
 
 def _amounts(laws: Laws, rows: Rows, mix: _Mix) -> dict[str, Any]:
@@ -136,6 +142,7 @@ def _mixed(
 ) -> tuple[AnyArray, IntArray, FloatArray]:
     """Weights by key and cell: old ones first in both, then those of the rows. The forgotten are left out."""
     new = mix.weight(mass)
+    mass = (1.0 - mix.share) * mass + new * (len(key) - len(weight))
     weight = np.concatenate([(1.0 - mix.share) * weight, np.full(len(key) - len(weight), new)])
     keys, law = np.unique(key, return_inverse=True)
     merged = kernel_law(law, cell, weight, len(keys))
@@ -204,6 +211,7 @@ def _number(laws: Laws, i: int, values: FloatArray, mix: _Mix) -> tuple[KernelLa
 def _tails(model: Model, rows: Rows, share: float, threshold: float) -> dict[str, Any]:
     """Rates of the scores that alerts are made of."""
     offsets = model.budget_offsets()
+    share = min(share, len(rows) / _LEAST_FOR_RATES)
     scores = {EVIDENCE: rows.evidence, TAKEOVER: rows.takeover}
     return {
         COMPILED[place].name: followed(
