@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from replay.database import DamageError
 from replay.harvest import Harvest, alert_line
@@ -23,9 +25,11 @@ from stream_ccsd.alert.policy import build_policy
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.lessons.drift import DriftEvent, Watch
 from stream_ccsd.library.model import Model
 from stream_ccsd.status import Status
 from stream_ccsd.stores import DeadLetterCount
+from stream_ccsd.writing import write_whole
 
 Progress = Callable[[Clock, Harvest], None]
 
@@ -42,6 +46,8 @@ class Session:
     threshold: float | None = None
     states: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Of accounts that have a past, where the replay begins; a resumed one has them in its file."""
+    drift: bool = True
+    """Whether to say so when the stream changes."""
 
     def run(
         self,
@@ -49,6 +55,7 @@ class Session:
         pace: Pace | None = None,
         stop: Stop = lambda: False,
         on_alert: Callable[[Alert], None] = lambda alert: None,
+        on_drift: Callable[[DriftEvent], None] = lambda event: None,
         progress: Progress | None = None,
         batch: int = BATCH,
     ) -> dict[str, Any]:
@@ -61,11 +68,14 @@ class Session:
             clock = now
             for _, alert in harvest.alerts:
                 on_alert(alert)
+            for event in drift.see(harvest.scores):
+                on_drift(event)
             if progress:
                 progress(now, harvest)
 
         recording = _Durable(self) if self.state is not None else _InMemory(self)
         try:
+            drift = _Drift(self, recording.recorded())
             replay_stream(
                 self.source,
                 recording.engine,
@@ -83,6 +93,7 @@ class Session:
             raise
         tally = recording.finish()
         summary = self._summary(tally, clock, recording, complete=not stop() and broken is None)
+        summary["drift"] = drift.write()
         write_report(self.out / "report.html", self.source.name, summary, tally)
         if broken is not None:
             raise broken
@@ -109,6 +120,30 @@ class Session:
         }
 
 
+class _Drift:
+    """Watches what is recorded. What was recorded before a replay was resumed it sees again, and is where it was."""
+
+    def __init__(self, session: Session, recorded: Iterator[pa.RecordBatch]) -> None:
+        self._path = session.out / "drift.jsonl"
+        self._watch = Watch(session.model) if session.drift else None
+        self._events: list[DriftEvent] = []
+        if self._watch is not None:
+            for scores in recorded:
+                self.see(scores)
+
+    def see(self, scores: pa.RecordBatch) -> list[DriftEvent]:
+        found = [] if self._watch is None else self._watch.see(scores)
+        self._events += found
+        return found
+
+    def write(self) -> list[dict[str, Any]]:
+        """``drift.jsonl``; returns what is in it."""
+        events = [event.to_dict() for event in self._events]
+        if self._watch is not None:
+            write_whole(self._path, "".join(json.dumps(event) + "\n" for event in events))
+        return events
+
+
 class _InMemory:
     """States in memory, outputs written as they come."""
 
@@ -117,6 +152,9 @@ class _InMemory:
         self.reached = START
         self._tally = Tally(session.model.calendar, self.engine.threshold)
         self._files = OutputFiles(session.out, session.model.version)
+
+    def recorded(self) -> Iterator[pa.RecordBatch]:
+        return iter(())
 
     def record(self, harvest: Harvest) -> None:
         self._files.add(harvest)
@@ -167,6 +205,9 @@ class _Durable:
                 "model, or start anew with another --state"
             )
         return file
+
+    def recorded(self) -> Iterator[pa.RecordBatch]:
+        return self._file.records.score_batches()
 
     def record(self, harvest: Harvest) -> None:
         damaged = next((d for d in harvest.dead_letters if d.kind is Status.DAMAGED), None)

@@ -1,7 +1,7 @@
 """Has the stream changed? A watch over what it looks like, period by period, and a sentence when it does.
 
 A period is a day where time has a unit, else a thousand transactions. What is summed up in a period (``glance``) is
-turned into numbers that are about the same as long as nothing changes, and each is watched by two detectors (``series``):
+turned into numbers that stay about the same as long as nothing changes; two detectors watch each (``series``):
 
 - how many transactions score over 1 in 100 and 1 in 1,000, for the former also by category;
 - what a category costs: the mean log amount;
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,7 @@ from stream_ccsd.lessons.glance import DIGITS, MIXES, RATES, Glance, Layout
 from stream_ccsd.lessons.sentences import Change, DriftEvent, described
 from stream_ccsd.lessons.series import Series
 from stream_ccsd.library.model import Model
-from stream_ccsd.numeric import FloatArray, IntArray
+from stream_ccsd.numeric import AnyArray, IntArray
 from stream_ccsd.result import Result
 
 __all__ = ["DriftEvent", "Watch"]
@@ -128,7 +129,7 @@ class Watch:
         count = len(glance.time)
         number = self._numbers(glance)
         borders = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), count]
-        for first, last in zip(borders, borders[1:], strict=False):
+        for first, last in pairwise(borders):
             if last == first:
                 continue
             here, time = float(number[first]), float(glance.time[first])
@@ -142,7 +143,7 @@ class Watch:
             self._now.sums += self._layout.sums(glance.part(first, last))
         return events
 
-    def _numbers(self, glance: Glance) -> FloatArray:
+    def _numbers(self, glance: Glance) -> AnyArray:
         """Of the period that each transaction is in."""
         if self._day is not None:
             return np.floor(glance.time / self._day)
@@ -203,7 +204,7 @@ class Watch:
         ]
 
 
-def _excess(counts: IntArray, expected: FloatArray) -> list[float]:
+def _excess(counts: IntArray, expected: AnyArray) -> list[float]:
     """How far counts are from what is expected, in deviations of chance: about normal however small they are."""
     excess: list[float] = (2.0 * (np.sqrt(counts + 0.375) - np.sqrt(expected + 0.375))).tolist()
     return excess

@@ -1,8 +1,8 @@
 """Rates of scores that follow the stream: an old tail, mixed with what normal transactions score now.
 
-Alerts are not among what is followed, so nothing is known of scores above the line they were made by. Below it, rates are
-mixed where the tail has its knots. Beyond the last knot, the Pareto tail keeps its shape, and its scale follows
-the mean of the scores between the last knot and the line, which a tail of that scale cuts off there would have.
+Alerts are not among what is followed, so nothing is known of scores above the line they were made by. Below it, rates
+are mixed where the tail has its knots. Beyond the last knot, the Pareto tail keeps its shape, and its scale follows
+the mean of the scores between the last knot and the line: it is the scale at which a tail cut off there has that mean.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HALVINGS = 60
 
 
 def followed(tail: Tail, scores: FloatArray, share: float, line: float) -> Tail:
-    """``1 - share`` of the tail and ``share`` of these scores, of which those rarer than ``line`` (nats) do not count."""
+    """``1 - share`` of the tail and ``share`` of these scores; those rarer than ``line`` (nats) do not count."""
     ceiling = score_at(tail, line)
     above_line = float(np.exp(-line))
     scores = np.sort(scores[scores < ceiling])

@@ -45,7 +45,8 @@ class Glance(NamedTuple):
 
     def part(self, first: int, last: int) -> Glance:
         """Rows of a range."""
-        return Glance(*(column[first:last] for column in self))
+        columns: tuple[Any, ...] = self
+        return Glance(*(column[first:last] for column in columns))
 
 
 @dataclass(frozen=True)
@@ -139,12 +140,20 @@ class Layout:
             np.array([t.time for t in transactions], float),
             np.array([result.score for result in entered], float),
             np.array([t.amount for t in transactions], float),
-            (_places((t.category for t in transactions), self.categories), _places((t.merchant for t in transactions), self.merchants)),
+            (
+                _places((t.category for t in transactions), self.categories),
+                _places((t.merchant for t in transactions), self.merchants),
+            ),
             terms[:, list(self.places)] if entered else np.zeros((0, len(self.terms))),
         )
 
     def _glance(
-        self, time: FloatArray, score: FloatArray, amount: FloatArray, places: tuple[IntArray, IntArray], terms: FloatArray
+        self,
+        time: FloatArray,
+        score: FloatArray,
+        amount: FloatArray,
+        places: tuple[IntArray, IntArray],
+        terms: FloatArray,
     ) -> Glance:
         return Glance(
             time,
@@ -155,7 +164,7 @@ class Layout:
         )
 
 
-def _most(codes: AnyArray, mass: FloatArray, count: int) -> list[int]:
+def _most(codes: AnyArray, mass: AnyArray, count: int) -> list[int]:
     """The heaviest codes; of equal ones the smaller."""
     return [int(c) for c in codes[np.lexsort((codes, -mass))[:count]]]
 

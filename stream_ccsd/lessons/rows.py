@@ -60,9 +60,9 @@ class Rows:
             amount=np.array([t.amount for t in transactions], float),
             category=np.array([code(t.category) for t in transactions], np.uint32),
             merchant=np.array([code(t.merchant) for t in transactions], np.uint32),
-            names=np.array(
-                [[code(category_value(t, f)) for f in categories] for t in transactions], np.uint32
-            ).reshape(count, len(categories)),
+            names=np.array([[code(category_value(t, f)) for f in categories] for t in transactions], np.uint32).reshape(
+                count, len(categories)
+            ),
             numbers=np.array([[number_value(t, f) for f in numbers] for t in transactions], float).reshape(
                 count, len(numbers)
             ),
