@@ -31,13 +31,12 @@ def _show(console: Console, result: dict[str, Any]) -> None:
     soon = sorted(run["noticed_after"] for run in runs if run["noticed_after"] is not None)
     when = f", after {soon[0]:.0f} to {soon[-1]:.0f} days" if soon else ""
     console.print(f"one category dearer by half: noticed in {len(soon)} of {len(runs)}{when}")
-    title = "all prices higher by half: in 1,000 transactions reach the threshold, mean of the towns"
-    table = plain_table(title, ["laws"], ["before", "10 days after", "last 20 days", "back after, days"])
-    words = {"fixed": "as fitted", "adapting": "following", "adapting_unchanged": "following, prices as they were"}
+    title = "all prices higher by half: of 1,000 transactions, so many reach the threshold"
+    table = plain_table(title, ["laws"], ["before", "10 days after", "last 20 days", "back in", "within days"])
+    words = {"fixed": "as fitted", "adapting": "following", "adapting_unchanged": "following, no rise"}
     for name, said in words.items():
         rates = [run["rates"][name] for run in runs]
         shown = [f"{1000 * sum(r[part] for r in rates) / len(rates):.2f}" for part in ("before", "first", "last")]
-        back = [r["back_after"] for r in rates]
-        days = ", ".join("never" if b is None else str(b) for b in back)
-        table.add_row(said, *shown, days)
+        back = [r["back_after"] for r in rates if r["back_after"] is not None]
+        table.add_row(said, *shown, f"{len(back)} of {len(runs)}", str(max(back)) if back else "-")
     console.print(table)
