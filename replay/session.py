@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from replay.database import DamageError, check_free
 from replay.harvest import Harvest, alert_line
@@ -24,9 +26,11 @@ from stream_ccsd.alert.policy import build_policy
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.lessons.drift import DriftEvent, Watch
 from stream_ccsd.library.model import Model
 from stream_ccsd.status import Status
 from stream_ccsd.stores import DeadLetterCount
+from stream_ccsd.writing import write_whole
 
 Progress = Callable[[Clock, Harvest], None]
 
@@ -48,6 +52,8 @@ class Session:
 
     Resumed where it has a state file, else begun anew: it catches up.
     """
+    drift: bool = True
+    """Whether to say so when the stream changes."""
 
     def run(
         self,
@@ -55,6 +61,7 @@ class Session:
         pace: Pace | None = None,
         stop: Stop = lambda: False,
         on_alert: Callable[[Alert], None] = lambda alert: None,
+        on_drift: Callable[[DriftEvent], None] = lambda event: None,
         progress: Progress | None = None,
         batch: int = BATCH,
     ) -> dict[str, Any]:
@@ -67,6 +74,8 @@ class Session:
             clock = now
             for _, alert in harvest.alerts:
                 on_alert(alert)
+            for event in drift.see(harvest.scores):
+                on_drift(event)
             if progress:
                 progress(now, harvest)
 
@@ -81,6 +90,7 @@ class Session:
                 shadow.follow(last_position(harvest))
 
         try:
+            drift = _Drift(self, recording.recorded())
             if rival is not None:
                 beside = _recording(rival)
                 shadow = Shadow(rival.source, beside, batch)
@@ -104,7 +114,7 @@ class Session:
             raise
         complete = not stop() and broken is None
         try:
-            summary = self._finished(recording, clock, complete)
+            summary = self._finished(recording, clock, complete, drift)
         except BaseException:
             if beside is not None:
                 beside.abandon()
@@ -123,10 +133,13 @@ class Session:
             check_free(self.challenger.state)
         return replace(self.challenger, resume=self.resume and self.challenger.state.exists())
 
-    def _finished(self, recording: _Recording, clock: Clock, complete: bool) -> dict[str, Any]:
+    def _finished(
+        self, recording: _Recording, clock: Clock, complete: bool, drift: _Drift | None = None
+    ) -> dict[str, Any]:
         """The outputs of what was recorded, and its summary."""
         tally = recording.finish()
         summary = self._summary(tally, clock, recording, complete)
+        summary["drift"] = [] if drift is None else drift.write()
         write_report(self.out / "report.html", self.source.name, summary, tally)
         return summary
 
@@ -151,6 +164,30 @@ class Session:
         }
 
 
+class _Drift:
+    """Watches what is recorded. What was recorded before a replay was resumed it sees again, and is where it was."""
+
+    def __init__(self, session: Session, recorded: Iterator[pa.RecordBatch]) -> None:
+        self._path = session.out / "drift.jsonl"
+        self._watch = Watch(session.model) if session.drift else None
+        self._events: list[DriftEvent] = []
+        if self._watch is not None:
+            for scores in recorded:
+                self.see(scores)
+
+    def see(self, scores: pa.RecordBatch) -> list[DriftEvent]:
+        found = [] if self._watch is None else self._watch.see(scores)
+        self._events += found
+        return found
+
+    def write(self) -> list[dict[str, Any]]:
+        """``drift.jsonl``; returns what is in it."""
+        events = [event.to_dict() for event in self._events]
+        if self._watch is not None:
+            write_whole(self._path, "".join(json.dumps(event) + "\n" for event in events))
+        return events
+
+
 class _InMemory:
     """States in memory, outputs written as they come."""
 
@@ -159,6 +196,9 @@ class _InMemory:
         self.reached = START
         self._tally = Tally(session.model.calendar, self.engine.threshold)
         self._files = OutputFiles(session.out, session.model.version)
+
+    def recorded(self) -> Iterator[pa.RecordBatch]:
+        return iter(())
 
     def record(self, harvest: Harvest) -> None:
         self._files.add(harvest)
@@ -209,6 +249,9 @@ class _Durable:
                 "model, or start anew with another --state"
             )
         return file
+
+    def recorded(self) -> Iterator[pa.RecordBatch]:
+        return self._file.records.score_batches()
 
     def record(self, harvest: Harvest) -> None:
         damaged = next((d for d in harvest.dead_letters if d.kind is Status.DAMAGED), None)

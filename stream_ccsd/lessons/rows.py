@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -32,7 +32,9 @@ class Rows:
     inputs: AnyArray  # float32, see ``library.learnt.input_names``
     evidence: FloatArray
     takeover: FloatArray
+    score: FloatArray
     alerted: AnyArray
+    texts: Mapping[int, str] = field(default_factory=dict)  # behind codes that the model does not know
 
     @classmethod
     def of(cls, results: Iterable[Result], model: Model) -> Rows:
@@ -44,6 +46,7 @@ class Rows:
             inputs=np.array([r.inputs for r in used], np.float32).reshape(len(used), model_inputs(model)),
             evidence=np.array([r.evidence for r in used], float),
             takeover=np.array([r.takeover for r in used], float),
+            score=np.array([r.score for r in used], float),
             alerted=np.array([r.alert is not None for r in used], bool),
         )
 
@@ -57,6 +60,7 @@ class Rows:
             inputs=np.array([r["inputs"] for r in used], np.float32).reshape(len(used), model_inputs(model)),
             evidence=np.array([r["evidence"] for r in used], float),
             takeover=np.array([r["takeover"] for r in used], float),
+            score=np.array([r["score"] for r in used], float),
             alerted=np.array([r["alert"] for r in used], bool),
         )
 
@@ -65,12 +69,16 @@ class Rows:
 
     def take(self, which: AnyArray) -> Rows:
         """Some of them."""
-        return Rows(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
+        return Rows(**{name: getattr(self, name)[which] for name in _COLUMNS}, texts=self.texts)
 
     @staticmethod
     def concatenate(parts: Sequence[Rows]) -> Rows:
         """One after the other; at least one part."""
-        return Rows(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Rows)})
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+        texts: dict[int, str] = {}
+        for part in parts:
+            texts |= {code: text for code, text in part.texts.items() if code not in texts}
+        return Rows(**columns, texts=texts)
 
 
 def model_inputs(model: Model) -> int:
@@ -83,24 +91,36 @@ def _transaction(record: dict[str, Any]) -> Transaction:
     return Transaction(**own, fields=record["fields"] or {})
 
 
+_COLUMNS = tuple(f.name for f in fields(Rows) if f.name != "texts")
+
+
 def row_key(account: str, transaction: str) -> int:
     """By which a verdict finds its transaction."""
     return identity(f"{account}\0{transaction}")
 
 
-def rows_of(transactions: Sequence[Transaction], codes: Codes, declared: tuple[Field, ...]) -> dict[str, AnyArray]:
-    """The columns that are the transactions' own."""
+def rows_of(transactions: Sequence[Transaction], codes: Codes, declared: tuple[Field, ...]) -> dict[str, Any]:
+    """The columns that are the transactions' own, and the texts behind codes that are new."""
     categories = [f.name for f in declared if f.kind == "category"]
     numbers = [f.name for f in declared if f.kind == "number"]
     count = len(transactions)
+    texts: dict[int, str] = {}
+
+    def code(text: str) -> int:
+        known = codes(text)
+        if known not in codes.names:
+            texts.setdefault(known, text)
+        return known
+
     return {
+        "texts": texts,
         "key": np.array([row_key(t.account, t.id) for t in transactions], np.uint64),
         "account": np.array([identity(t.account) for t in transactions], np.uint64),
         "time": np.array([t.time for t in transactions], float),
         "amount": np.array([t.amount for t in transactions], float),
-        "category": np.array([codes(t.category) for t in transactions], np.uint64),
-        "merchant": np.array([codes(t.merchant) for t in transactions], np.uint64),
-        "names": np.array([[codes(category_value(t, f)) for f in categories] for t in transactions], np.uint64).reshape(
+        "category": np.array([code(t.category) for t in transactions], np.uint64),
+        "merchant": np.array([code(t.merchant) for t in transactions], np.uint64),
+        "names": np.array([[code(category_value(t, f)) for f in categories] for t in transactions], np.uint64).reshape(
             count, len(categories)
         ),
         "numbers": np.array([[number_value(t, f) for f in numbers] for t in transactions], float).reshape(
