@@ -159,14 +159,13 @@ class Notebook:
             return
         # In an order of their own, so that sums do not depend on whose verdict arrived first.
         keys = np.sort(np.fromiter(self._heard, np.uint64, len(self._heard)))
+        found = np.isin(keys, self._pool.key)
         order = np.argsort(self._pool.key, kind="stable")
-        places = np.searchsorted(self._pool.key, keys, sorter=order)
-        places = order[np.minimum(places, len(order) - 1)]
-        found = self._pool.key[places] == keys
+        places = order[np.searchsorted(self._pool.key, keys[found], sorter=order)]
         wanted = self._labels(keys[found])
         for key in keys[found].tolist():
             del self._heard[key]
-        self._change(places[found], wanted)
+        self._change(places, wanted)
         self._change_kept(keys[~found])
 
     def _labels(self, keys: AnyArray) -> AnyArray:
