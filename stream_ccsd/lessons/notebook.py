@@ -271,7 +271,9 @@ class Notebook:
             )
             for i in range(rows.numbers.shape[1])
         ]
-        hour, weekday = column["at_hour"].astype(np.int64), column["at_weekday"].astype(np.int64)
+        # Inputs are rounded: a moment before midnight must not become hour 24.
+        hour = np.minimum(column["at_hour"], 23).astype(np.int64)
+        weekday = column["at_weekday"].astype(np.int64)
         return [amount, hour, weekday, gap, *(n.astype(np.int64) for n in numbers)]
 
     def _judge_half_lives(self, rows: Rows, fraud: AnyArray) -> None:
