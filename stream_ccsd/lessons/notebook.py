@@ -224,7 +224,8 @@ class Notebook:
         stale = self._staleness(rows, fraud)
         left = 0.5 ** (stale[:, None] / np.array(HALF_LIVES))
         self._count(rows, fraud[:, None] * left, left)
-        self._count_law(rows.take(fraud), np.ones(int(fraud.sum())))
+        for law, bins in zip(self.law, self._bins(rows.take(fraud)), strict=True):
+            law.add(bins)
         self._keep(rows, state, stale)
         return stale
 
@@ -246,16 +247,14 @@ class Notebook:
         left *= 0.5 ** (stale[:, None] / np.array(HALF_LIVES))
         fraud = was == _FRAUD
         self._count(rows, left * fraud[:, None], left)
-        self._count_law(rows.take(fraud), -np.ones(int(fraud.sum())))
+        days = (self.lessons - entered[fraud]) * self.days
+        for law, bins in zip(self.law, self._bins(rows.take(fraud)), strict=True):
+            law.take_back(bins, days)
 
     def _count(self, rows: Rows, frauds: FloatArray, transactions: FloatArray) -> None:
         for record, codes in zip(self.records, record_codes(rows), strict=True):
             record.add(codes, frauds, transactions)
         self.base = np.maximum(self.base + np.stack([frauds.sum(axis=0), transactions.sum(axis=0)]), 0.0)
-
-    def _count_law(self, rows: Rows, weight: FloatArray) -> None:
-        for law, bins in zip(self.law, self._bins(rows), strict=True):
-            law.add(bins, weight)
 
     def _bins(self, rows: Rows) -> list[IntArray]:
         """Where transactions lie on the axes of the law of fraud; -1 where they do not."""
