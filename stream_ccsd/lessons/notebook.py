@@ -243,10 +243,13 @@ class Notebook:
         """What was entered, as far as it has not faded."""
         if not len(rows):
             return
-        left = -(self._fading[None, :] ** (self.lessons - entered)[:, None])
+        left = self._fading[None, :] ** (self.lessons - entered)[:, None]
         left *= 0.5 ** (stale[:, None] / np.array(HALF_LIVES))
         fraud = was == _FRAUD
-        self._count(rows, left * fraud[:, None], left)
+        for record, codes in zip(self.records, record_codes(rows), strict=True):
+            record.take_back(codes, left * fraud[:, None], left, entered)
+        taken = np.stack([(left * fraud[:, None]).sum(axis=0), left.sum(axis=0)])
+        self.base = np.maximum(self.base - taken, 0.0)
         days = (self.lessons - entered[fraud]) * self.days
         for law, bins in zip(self.law, self._bins(rows.take(fraud)), strict=True):
             law.take_back(bins, days)
@@ -254,7 +257,7 @@ class Notebook:
     def _count(self, rows: Rows, frauds: FloatArray, transactions: FloatArray) -> None:
         for record, codes in zip(self.records, record_codes(rows), strict=True):
             record.add(codes, frauds, transactions)
-        self.base = np.maximum(self.base + np.stack([frauds.sum(axis=0), transactions.sum(axis=0)]), 0.0)
+        self.base += np.stack([frauds.sum(axis=0), transactions.sum(axis=0)])
 
     def _bins(self, rows: Rows) -> list[IntArray]:
         """Where transactions lie on the axes of the law of fraud; -1 where they do not."""
