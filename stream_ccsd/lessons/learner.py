@@ -96,7 +96,8 @@ class Learner:
         """Hold the lesson of this moment."""
         self._advance(moment)
         book = self.notebook
-        if book.kept is not None and book.kept.fraud.any():
+        taught = "lessons" in self.model.facts  # then also that a fraud was none, or is long ago
+        if book.kept is not None and (taught or book.kept.fraud.any()):
             self.model = self._next_model(moment, book.kept)
         return self.model
 
