@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from replay.database import DamageError, check_free
 from replay.harvest import Harvest, alert_line
+from replay.lessons import Learning, Lessons, models_beside
 from replay.outputs import OutputFiles
 from replay.pace import Pace
 from replay.report import write_report
@@ -30,6 +31,7 @@ from stream_ccsd.lessons.drift import DriftEvent, Watch
 from stream_ccsd.library.model import Model
 from stream_ccsd.status import Status
 from stream_ccsd.stores import DeadLetterCount
+from stream_ccsd.transaction import Transaction
 from stream_ccsd.writing import write_whole
 
 Progress = Callable[[Clock, Harvest], None]
@@ -54,6 +56,8 @@ class Session:
     """
     drift: bool = True
     """Whether to say so when the stream changes."""
+    learning: Learning | None = None
+    """How it learns from verdicts, if it does."""
 
     def run(
         self,
@@ -86,11 +90,14 @@ class Session:
 
         def record(harvest: Harvest) -> None:
             recording.record(harvest)
+            if lessons is not None:
+                lessons.see(harvest)
             if shadow is not None:
                 shadow.follow(last_position(harvest))
 
         try:
             drift = _Drift(self, recording.recorded())
+            lessons = _Teaching.of(self, recording)
             if rival is not None:
                 beside = _recording(rival)
                 shadow = Shadow(rival.source, beside, batch)
@@ -104,6 +111,7 @@ class Session:
                 stop=stop,
                 progress=watch,
                 batch=batch,
+                lessons=lessons,
             )
         except BrokenSourceError as error:
             broken = error
@@ -115,6 +123,7 @@ class Session:
         complete = not stop() and broken is None
         try:
             summary = self._finished(recording, clock, complete, drift)
+            summary["lessons"] = None if lessons is None else lessons.lessons.summary()
         except BaseException:
             if beside is not None:
                 beside.abandon()
@@ -164,6 +173,38 @@ class Session:
         }
 
 
+@dataclass(frozen=True)
+class _Teaching:
+    """Lessons between the batches of a replay: before each transaction, it is asked whether one is held."""
+
+    lessons: Lessons
+    recording: _Recording
+
+    @classmethod
+    def of(cls, session: Session, recording: _Recording) -> _Teaching | None:
+        """Lessons of this replay, if there are any; of a resumed one, as far as they were held."""
+        if session.learning is None:
+            return None
+        folder = session.out / "models" if session.state is None else models_beside(session.state)
+        lessons = Lessons(session.learning, session.model, folder, session.state, session.resume)
+        lessons.recall(recording.recorded())
+        recording.use(lessons.model)
+        return cls(lessons, recording)
+
+    def __call__(self, transaction: Transaction, flush: Callable[[], None]) -> Engine | None:
+        """Another engine, if a lesson comes before this transaction."""
+        held = False
+        while (moment := self.lessons.due(transaction)) is not None:
+            flush()
+            self.recording.use(self.lessons.hold(moment))
+            held = True
+        return self.recording.engine if held else None
+
+    def see(self, harvest: Harvest) -> None:
+        """What was recorded."""
+        self.lessons.see(harvest.scores)
+
+
 class _Drift:
     """Watches what is recorded. What was recorded before a replay was resumed it sees again, and is where it was."""
 
@@ -192,10 +233,15 @@ class _InMemory:
     """States in memory, outputs written as they come."""
 
     def __init__(self, session: Session) -> None:
-        self.engine = Engine(session.model, dict(session.states), session.threshold)
+        self._states, self._threshold = dict(session.states), session.threshold
+        self.engine = Engine(session.model, self._states, self._threshold)
         self.reached = START
         self._tally = Tally(session.model.calendar, self.engine.threshold)
         self._files = OutputFiles(session.out, session.model.version)
+
+    def use(self, model: Model) -> None:
+        """Go on with another model."""
+        self.engine = Engine(model, self._states, self._threshold)
 
     def recorded(self) -> Iterator[pa.RecordBatch]:
         return iter(())
@@ -228,6 +274,7 @@ class _Durable:
             "threshold": threshold,
             "policy": build_policy(session.model.settings, threshold)._asdict(),
             "calendar": session.model.calendar.to_dict(),
+            "learning": None if session.learning is None else session.learning.to_dict(),
         }
         if session.resume:
             self._file = self._resumed(session, facts)
@@ -249,6 +296,10 @@ class _Durable:
                 "model, or start anew with another --state"
             )
         return file
+
+    def use(self, model: Model) -> None:
+        """Go on with another model."""
+        self.engine = Engine(model, self._file.states, self.engine.threshold)
 
     def recorded(self) -> Iterator[pa.RecordBatch]:
         return self._file.records.score_batches()

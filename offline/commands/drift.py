@@ -11,7 +11,8 @@ from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table, 
 
 
 def drift(
-    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Simulated towns, from seed 0 on.")] = 10,
+    seeds: Annotated[int, typer.Option(min=1, max=1000, help="Simulated towns.")] = 10,
+    first: Annotated[int, typer.Option(min=0, max=2**31, help="Seed of the first of them.")] = 0,
     half_life: Annotated[float, typer.Option(min=1.0, max=10_000.0, help="Of the laws that follow, in days.")] = 30.0,
     json_target: JsonOption = None,
 ) -> None:
@@ -20,7 +21,7 @@ def drift(
 
     check_target(json_target)
     with progress_bar() as start:
-        runs = [run_drift(Town(seed=seed), half_life, start(f"seed {seed}")) for seed in range(seeds)]
+        runs = [run_drift(Town(seed=seed), half_life, start(f"seed {seed}")) for seed in range(first, first + seeds)]
     emit({"half_life": half_life, "runs": runs}, json_target, _show)
 
 

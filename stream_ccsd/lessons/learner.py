@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from stream_ccsd.lessons.adapt import HALF_LIFE, adapted, share_of
 from stream_ccsd.lessons.notebook import Kept, Notebook, record_codes
 from stream_ccsd.lessons.records import base_rate
 from stream_ccsd.lessons.rows import Rows
@@ -59,11 +60,11 @@ def listening(model: Model) -> Model:
 class Learner:
     """Holds the newest model. Transactions are shown as they are scored, verdicts told as they arrive."""
 
-    def __init__(self, model: Model, schedule: Schedule) -> None:
-        self.model = listening(model)
+    def __init__(self, model: Model, schedule: Schedule, adapt: bool = False) -> None:
+        self.model = self.first = listening(model)
         self.schedule = schedule
         self.notebook = Notebook(model.laws, model.settings.declared, schedule)
-        self._first = self.model
+        self._adapt = adapt
         self._next: float | None = None
         self._weighed_every = max(1, round(_WEIGHED_EVERY / self.notebook.days))  # lessons
         self._weighed_at = 0  # frauds that weights were last learnt from
@@ -96,10 +97,17 @@ class Learner:
         """Hold the lesson of this moment."""
         self._advance(moment)
         book = self.notebook
+        if self._adapt and book.silent is not None:
+            self.model = self._adapted(book.silent)
         taught = "lessons" in self.model.facts  # then also that a fraud was none, or is long ago
         if book.kept is not None and (taught or book.kept.fraud.any()):
             self.model = self._next_model(moment, book.kept)
         return self.model
+
+    def _adapted(self, silent: Rows) -> Model:
+        """Laws moved towards what nobody objected to; rates as well, until verdicts say what they are."""
+        moved = adapted(self.model, silent.take(~silent.alerted), share_of(self.notebook.days, HALF_LIFE))
+        return moved if "lessons" not in self.model.facts else replace(moved, tails=self.model.tails)
 
     def _advance(self, moment: float) -> None:
         self.notebook.advance(moment)
@@ -175,7 +183,7 @@ class Learner:
         takeover = rarities(model.tails["takeover"], kept.rows.takeover)
         best, most = 0.0, -1.0
         for part in _TAKEOVER_PARTS:
-            share = part * self._first.takeover_share
+            share = part * self.first.takeover_share
             offsets = replace(model, takeover_share=share).budget_offsets()
             score = np.maximum(evidence - offsets[EVIDENCE], takeover - offsets[TAKEOVER])
             precision = average_precision(score, kept.fraud, kept.weight)

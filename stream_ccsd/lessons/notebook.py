@@ -83,6 +83,7 @@ class Notebook:
         self.law: list[AxisLaw] = axis_laws(laws)
         self.choices: FloatArray = np.zeros((len(self.records), len(HALF_LIVES)))  # likelihoods of half-lives
         self.kept: Kept | None = None
+        self.silent: Rows | None = None  # what this lesson took to be normal
         self.too_late = 0  # verdicts on transactions that were forgotten
         self._names = input_names(fields)
         self._new: list[Rows] = []
@@ -122,6 +123,7 @@ class Notebook:
         """To a lesson: what is known by now is entered."""
         self.lessons += 1
         self._moment = moment
+        self.silent = None
         self._fade()
         self._gather()
         if self._pool is None:
@@ -213,6 +215,7 @@ class Notebook:
         due = np.flatnonzero((self._state == _OPEN) & (self._pool.time <= moment - self.schedule.delay))
         self._state[due] = _SILENT
         self._entered[due] = self.lessons
+        self.silent = self._pool.take(due)
         self._stale[due] = self._enter(self._pool.take(due), np.full(len(due), _SILENT, np.int8))
 
     def _enter(self, rows: Rows, state: AnyArray) -> FloatArray:

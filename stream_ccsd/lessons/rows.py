@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from stream_ccsd.codes import Codes
 from stream_ccsd.fields import Field
@@ -62,6 +65,25 @@ class Rows:
             takeover=np.array([r["takeover"] for r in used], float),
             score=np.array([r["score"] for r in used], float),
             alerted=np.array([r["alert"] for r in used], bool),
+        )
+
+    @classmethod
+    def of_batch(cls, scores: pa.RecordBatch, model: Model) -> Rows:
+        """The same of score records as a batch of columns."""
+        used = scores.filter(pc.is_valid(scores.column("inputs")))
+        own = ("account", "time", "amount", "category", "merchant", "id")
+        columns = [used.column(name).to_pylist() for name in own]
+        said = [json.loads(text) if text else {} for text in used.column("fields").to_pylist()]
+        transactions = [
+            Transaction(account, time, amount, category, merchant, name, given)
+            for account, time, amount, category, merchant, name, given in zip(*columns, said, strict=True)
+        ]
+        flat = used.column("inputs").flatten().to_numpy(zero_copy_only=False)
+        return cls(
+            **rows_of(transactions, model.codes, model.settings.declared),
+            inputs=flat.astype(np.float32).reshape(len(transactions), model_inputs(model)),
+            **{name: used.column(name).to_numpy().astype(float) for name in ("evidence", "takeover", "score")},
+            alerted=used.column("alert").to_numpy(zero_copy_only=False).astype(bool),
         )
 
     def __len__(self) -> int:
