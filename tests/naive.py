@@ -486,3 +486,110 @@ def best_swap_gain(distances, medoids):
                 swapped = [*medoids[:i], candidate, *medoids[i + 1 :]]
                 best = max(best, now - k_medoids_loss(distances, swapped))
     return best
+
+
+# --- What verdicts teach: laws as densities, trees as nested nodes, records as dicts ------------------------------
+
+LATELY = (1.0, 5.0, 20.0)
+HALF_LIVES = (1.0, 2.0, 5.0, 20.0, 60.0)
+
+
+def law_of_fraud(p, normal, diffuse, found, frauds, worth=24.0):
+    """``log F / N``: the prior law of fraud, worth some frauds, and the law of those that were found."""
+    prior = (1 - p) * normal + p * diffuse
+    return math.log((worth * prior + frauds * found) / (worth + frauds) / normal)
+
+
+def attributed(weights, trees, term_of, inputs, count):
+    """What each term counts for. A tree is a node: a value, and where it goes on a feature, a threshold and two nodes.
+
+    What a step changes in the tree's value belongs to the term of the feature that was asked for.
+    """
+    terms = [w * x for w, x in zip(weights, inputs, strict=False)]
+    terms += [0.0] * (count - len(terms))
+    for node in trees:
+        while "feature" in node:
+            child = node["left" if inputs[node["feature"]] <= node["threshold"] else "right"]
+            terms[term_of[node["feature"]]] += child["value"] - node["value"]
+            node = child
+    return terms
+
+
+def lately(past, t, axes, settings, calendar):
+    """By half-life, how far above its usual the account paid, added up, and how often it paid: as of this moment."""
+    day = calendar.of_days(1.0)
+    beyond, moments, newest = [], [], -math.inf
+    for i, p in enumerate(past):
+        above = axes.residual(p) - View(past[:i], p, axes, settings, calendar).usual
+        beyond.append(min(max(above, -3.0), 3.0))
+        newest = max(newest, p.time)  # a late one counts as if it came with the newest before it
+        moments.append(newest)
+    if day is None:
+        ages = [float(len(past) - i) for i in range(len(past))]
+    else:
+        ages = [(max(t.time, newest) - m) / day for m in moments]
+    return [
+        (
+            sum(b * 0.5 ** (age / life) for b, age in zip(beyond, ages, strict=True)),
+            sum(0.5 ** (age / life) for age in ages),
+        )
+        for life in LATELY
+    ]
+
+
+class Notes:
+    """What a notebook counts, from scratch at every lesson; days are its unit of time.
+
+    ``entered`` says of each transaction that is known what it is, since which lesson, and how stale it was then.
+    """
+
+    def __init__(self, delay, standing):
+        self.delay, self.standing = delay, standing
+        self.lesson, self.prompt = 0, None
+        self.transactions, self.verdicts = {}, {}
+        self.entered = {}
+        self.began = {}  # of accounts: the lesson of their first fraud
+
+    def see(self, transactions):
+        self.transactions |= {(t.account, t.id): t for t in transactions}
+
+    def hear(self, verdicts):
+        for v in verdicts:
+            self.verdicts.setdefault(v.key, []).append(v)
+
+    def learn(self, moment):
+        self.lesson += 1
+        for account in [*self.began]:
+            if self.count(lambda t, account=account: t.account == account, 60.0, self.began[account])[1] <= 0.01:
+                del self.began[account]
+        judged, silent = {}, {}
+        for key, t in self.transactions.items():
+            if key in self.verdicts:
+                judged[key] = self.standing(self.verdicts[key]).label
+            elif t.time <= moment - self.delay:
+                silent[key] = "silent"
+        for now in (judged, silent):  # what was judged comes first
+            changed = {key: label for key, label in now.items() if self.entered.get(key, (None,))[0] != label}
+            for key in changed:
+                self.entered.pop(key, None)
+            changed = {key: label for key, label in changed.items() if label is not None}
+            ages = {key: max(moment - self.transactions[key].time, 0.0) for key in changed}
+            soon = [ages[key] for key, label in changed.items() if label == "fraud"]
+            if soon:
+                fifth = float(np.quantile(soon, 0.2))
+                self.prompt = fifth if self.prompt is None else 0.9 * self.prompt + 0.1 * fifth
+            for key, label in changed.items():
+                late = 0.0 if self.prompt is None else max(ages[key] - self.prompt, 0.0)
+                self.entered[key] = (label, self.lesson, late if late >= 1.0 else 0.0)
+                if label == "fraud":
+                    self.began.setdefault(key[0], self.lesson)
+
+    def count(self, is_there, life, since=0):
+        """Frauds and all transactions, faded."""
+        frauds = total = 0.0
+        for key, (label, lesson, stale) in self.entered.items():
+            if lesson >= since and is_there(self.transactions[key]):
+                left = 0.5 ** ((self.lesson - lesson + stale) / life)
+                frauds += left * (label == "fraud")
+                total += left
+        return frauds, total

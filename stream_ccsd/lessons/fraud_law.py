@@ -30,14 +30,19 @@ class AxisLaw:
         self._counts *= 0.5 ** (days / np.array(HALF_LIVES))[:, None]
         self._likelihood *= 0.5 ** (days / _COMPARED)
 
-    def add(self, bins: IntArray, weight: FloatArray) -> None:
-        """Count frauds: each is judged by what was known before them. Weights below 0 take back what was wrong."""
-        known = bins >= 0
-        bins, weight = bins[known], weight[known]
+    def add(self, bins: IntArray) -> None:
+        """Count frauds: each is judged by what was known before them. Bins below 0 are none."""
+        bins = bins[bins >= 0]
         total = self._counts.sum(axis=1, keepdims=True)
         law = (self._counts + DIFFUSE * self._diffuse) / (total + DIFFUSE)
-        self._likelihood += (np.log(law[:, bins]) * np.maximum(weight, 0.0)).sum(axis=1)
-        np.add.at(self._counts.T, bins, weight[:, None])
+        self._likelihood += np.log(law[:, bins]).sum(axis=1)
+        np.add.at(self._counts.T, bins, 1.0)
+
+    def take_back(self, bins: IntArray, days: FloatArray) -> None:
+        """Frauds that were none, counted so many days ago: what is left of them."""
+        known = bins >= 0
+        left = 0.5 ** (days[known, None] / np.array(HALF_LIVES))
+        np.subtract.at(self._counts.T, bins[known], left)
         np.maximum(self._counts, 0.0, out=self._counts)
 
     @property

@@ -99,7 +99,8 @@ class Learner:
         book = self.notebook
         if self._adapt and book.silent is not None:
             self.model = self._adapted(book.silent)
-        if book.kept is not None and book.kept.fraud.any():
+        taught = "lessons" in self.model.facts  # then also that a fraud was none, or is long ago
+        if book.kept is not None and (taught or book.kept.fraud.any()):
             self.model = self._next_model(moment, book.kept)
         return self.model
 
@@ -117,17 +118,19 @@ class Learner:
         assert before is not None
         learnt = self._counted(before)
         frauds = int(kept.fraud.sum())
-        enough = frauds >= _FEWEST_FRAUDS and len(kept.fraud) - frauds >= _FEWEST_NORMALS
+        # Of fewer normal ones nobody can say how rare evidence is among them: it stays as rare as it was.
+        measurable = int(kept.sampled.sum()) >= _FEWEST_NORMALS
+        enough = frauds >= _FEWEST_FRAUDS and measurable
         weighing = None
         if enough and (self.notebook.lessons % self._weighed_every == 0 or frauds >= _GROWN * max(self._weighed_at, 1)):
             weighing = weigh_terms(learnt, kept)
             self._weighed_at = frauds
             learnt = learnt._replace(weights=weighing.weights, **weighing.trees._asdict())
-        if weighing is None and len(before.roots):
-            tail, facts = self.model.tails["evidence"], dict(self.model.facts["lessons"])
-        else:
+        tail, facts = self.model.tails["evidence"], dict(self.model.facts.get("lessons", {"weighed_by": SUM}))
+        if weighing is not None:
+            facts = _measured(weighing, kept)
+        if measurable and (weighing is not None or not len(before.roots)):
             evidence = self._evidence(learnt, kept, weighing)
-            facts = {"weighed_by": SUM} if weighing is None else _measured(weighing, kept)
             tail = fit_tail(evidence[kept.sampled], self.model.settings.tail_share, _whose(kept))
         model = replace(self.model, learnt=read_only(learnt), tails={**self.model.tails, "evidence": tail})
         if weighing is not None:

@@ -159,15 +159,15 @@ class Notebook:
         assert self._pool is not None
         if not self._heard:
             return
-        keys = np.fromiter(self._heard, np.uint64, len(self._heard))
+        # In an order of their own, so that sums do not depend on whose verdict arrived first.
+        keys = np.sort(np.fromiter(self._heard, np.uint64, len(self._heard)))
+        found = np.isin(keys, self._pool.key)
         order = np.argsort(self._pool.key, kind="stable")
-        places = np.searchsorted(self._pool.key, keys, sorter=order)
-        places = order[np.minimum(places, len(order) - 1)]
-        found = self._pool.key[places] == keys
+        places = order[np.searchsorted(self._pool.key, keys[found], sorter=order)]
         wanted = self._labels(keys[found])
         for key in keys[found].tolist():
             del self._heard[key]
-        self._change(places[found], wanted)
+        self._change(places, wanted)
         self._change_kept(keys[~found])
 
     def _labels(self, keys: AnyArray) -> AnyArray:
@@ -227,7 +227,8 @@ class Notebook:
         stale = self._staleness(rows, fraud)
         left = 0.5 ** (stale[:, None] / np.array(HALF_LIVES))
         self._count(rows, fraud[:, None] * left, left)
-        self._count_law(rows.take(fraud), np.ones(int(fraud.sum())))
+        for law, bins in zip(self.law, self._bins(rows.take(fraud)), strict=True):
+            law.add(bins)
         self._keep(rows, state, stale)
         return stale
 
@@ -245,20 +246,21 @@ class Notebook:
         """What was entered, as far as it has not faded."""
         if not len(rows):
             return
-        left = -(self._fading[None, :] ** (self.lessons - entered)[:, None])
+        left = self._fading[None, :] ** (self.lessons - entered)[:, None]
         left *= 0.5 ** (stale[:, None] / np.array(HALF_LIVES))
         fraud = was == _FRAUD
-        self._count(rows, left * fraud[:, None], left)
-        self._count_law(rows.take(fraud), -np.ones(int(fraud.sum())))
+        for record, codes in zip(self.records, record_codes(rows), strict=True):
+            record.take_back(codes, left * fraud[:, None], left, entered)
+        taken = np.stack([(left * fraud[:, None]).sum(axis=0), left.sum(axis=0)])
+        self.base = np.maximum(self.base - taken, 0.0)
+        days = (self.lessons - entered[fraud]) * self.days
+        for law, bins in zip(self.law, self._bins(rows.take(fraud)), strict=True):
+            law.take_back(bins, days)
 
     def _count(self, rows: Rows, frauds: FloatArray, transactions: FloatArray) -> None:
         for record, codes in zip(self.records, record_codes(rows), strict=True):
             record.add(codes, frauds, transactions)
-        self.base = np.maximum(self.base + np.stack([frauds.sum(axis=0), transactions.sum(axis=0)]), 0.0)
-
-    def _count_law(self, rows: Rows, weight: FloatArray) -> None:
-        for law, bins in zip(self.law, self._bins(rows), strict=True):
-            law.add(bins, weight)
+        self.base += np.stack([frauds.sum(axis=0), transactions.sum(axis=0)])
 
     def _bins(self, rows: Rows) -> list[IntArray]:
         """Where transactions lie on the axes of the law of fraud; -1 where they do not."""
@@ -274,7 +276,9 @@ class Notebook:
             )
             for i in range(rows.numbers.shape[1])
         ]
-        hour, weekday = column["at_hour"].astype(np.int64), column["at_weekday"].astype(np.int64)
+        # Inputs are rounded: a moment before midnight must not become hour 24.
+        hour = np.minimum(column["at_hour"], 23).astype(np.int64)
+        weekday = column["at_weekday"].astype(np.int64)
         return [amount, hour, weekday, gap, *(n.astype(np.int64) for n in numbers)]
 
     def _judge_half_lives(self, rows: Rows, fraud: AnyArray) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from stream_ccsd.library.learnt import HALF_LIVES
-from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 
 _STRENGTH = 1.0  # transactions at everyone's rate that a record begins with
 _FORGOTTEN = 0.01  # of a transaction: what is left of a record that is dropped
@@ -21,19 +21,22 @@ class Records:
     def __init__(self, only_with_fraud: bool = False) -> None:
         self.codes: AnyArray = np.zeros(0, np.uint64)
         self.counts: FloatArray = np.zeros((0, 2, len(HALF_LIVES)))
+        self._since: IntArray = np.zeros(0, np.int64)  # the lesson a record began in
+        self._lesson = 0
         self._only_with_fraud = only_with_fraud
 
     def fade(self, factor: FloatArray) -> None:
         """By a factor a half-life; what has nearly faded is dropped."""
+        self._lesson += 1
         self.counts *= factor
         kept = self.counts[:, 1, -1] > _FORGOTTEN
         if not kept.all():
-            self.codes, self.counts = self.codes[kept], self.counts[kept]
+            self.codes, self.counts, self._since = self.codes[kept], self.counts[kept], self._since[kept]
 
     def add(self, codes: AnyArray, frauds: FloatArray, transactions: FloatArray) -> None:
-        """Count so much of each; amounts are by row and half-life, and may be negative to take back what was wrong."""
-        if self._only_with_fraud:  # accounts are many, and few have a record
-            known = np.isin(codes, self.codes) | (frauds[:, -1] > 0)
+        """Count so much of each, by row and half-life."""
+        if self._only_with_fraud:  # accounts are many, and few have a record: it begins with the first fraud
+            known = np.isin(codes, np.append(self.codes, codes[frauds[:, -1] > 0]))
             codes, frauds, transactions = codes[known], frauds[known], transactions[known]
         if not len(codes):
             return
@@ -43,9 +46,18 @@ class Records:
             order = np.argsort(merged, kind="stable")
             blank = np.zeros((len(new), 2, len(HALF_LIVES)))
             self.codes, self.counts = merged[order], np.concatenate([self.counts, blank])[order]
+            self._since = np.append(self._since, np.full(len(new), self._lesson))[order]
         places = np.searchsorted(self.codes, codes)
         np.add.at(self.counts[:, 0], places, frauds)
         np.add.at(self.counts[:, 1], places, transactions)
+
+    def take_back(self, codes: AnyArray, frauds: FloatArray, transactions: FloatArray, entered: IntArray) -> None:
+        """What is left of rows that were counted in these lessons; those from before a record began are not in it."""
+        known = np.isin(codes, self.codes)
+        places = np.searchsorted(self.codes, codes[known])
+        counted = entered[known] >= self._since[places]
+        np.subtract.at(self.counts[:, 0], places[counted], frauds[known][counted])
+        np.subtract.at(self.counts[:, 1], places[counted], transactions[known][counted])
         np.maximum(self.counts, 0.0, out=self.counts)
 
     def rates(self, everyone: float) -> FloatArray:
