@@ -13,14 +13,10 @@ import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.writing import WriteError, is_special, replacing
-
-# "ccsd": tells this file from any other SQLite database.
-_APPLICATION = 0x63637364
-_VERSION = 4
 
 _TABLES = """
 CREATE TABLE progress (checksum INTEGER NOT NULL, position INTEGER NOT NULL, records INTEGER NOT NULL,
@@ -59,6 +55,20 @@ COLUMNS = {
 leads to the one before (:mod:`replay.store`). ``timeline`` counts transactions in bins of ``progress.bin_width``.
 """
 
+
+class Kind(NamedTuple):
+    """A kind of file of ours: what it is called and made of, and what to do when it fails."""
+
+    name: str
+    application: int  # tells it from any other SQLite database
+    version: int
+    tables: str
+    again: str = "--resume"
+    instead: str = "start anew with another --state"
+
+
+STATE = Kind("state file", 0x63637364, 4, _TABLES)  # "ccsd"
+
 _COMPANIONS = ("-wal", "-shm", "-journal")
 _DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
 _IN_USE = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
@@ -66,12 +76,11 @@ _FORBIDDEN = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_P
 
 
 class DamageError(StreamCcsdError):
-    """A state file does not hold what was written to it."""
+    """A file does not hold what was written to it."""
 
-    def __init__(self, path: Path, what: str) -> None:
+    def __init__(self, path: Path, what: str, kind: Kind = STATE) -> None:
         super().__init__(
-            f"{path}: {what}: the file is damaged. It was left as it is: put a copy back, or start anew with another "
-            "--state"
+            f"{path}: {what}: the file is damaged. It was left as it is: put a copy back, or {kind.instead}"
         )
 
 
@@ -92,15 +101,20 @@ def create(path: Path, facts: dict[str, Any], states: Mapping[str, bytes] | None
     # Made under another name: whatever happens, a file of this name is a whole one.
     with replacing(target) as temporary, explained(path), closing(sqlite3.connect(temporary)) as made:
         made.execute("PRAGMA journal_mode = MEMORY")
-        made.execute(f"PRAGMA application_id = {_APPLICATION}")
-        made.execute(f"PRAGMA user_version = {_VERSION}")
-        made.executescript(_TABLES)
+        make_tables(made, STATE)
         text = json.dumps(facts)
         rows = [(account, row_checksum(account, state), state) for account, state in (states or {}).items()]
         made.executemany("INSERT INTO states VALUES (?, ?, ?)", rows)
         first = (0, 0, sum(row[1] for row in rows), None, 1, text)
         made.execute("INSERT INTO progress VALUES (?, ?, ?, ?, ?, ?, ?)", (row_checksum(*first), *first))
         made.commit()
+
+
+def make_tables(made: sqlite3.Connection, kind: Kind) -> None:
+    """The tables of a new file, and what tells it from others."""
+    made.execute(f"PRAGMA application_id = {kind.application}")
+    made.execute(f"PRAGMA user_version = {kind.version}")
+    made.executescript(kind.tables)
 
 
 def check_free(path: Path) -> tuple[Path, list[Path]]:
@@ -127,10 +141,10 @@ def check_free(path: Path) -> tuple[Path, list[Path]]:
     return target, left
 
 
-def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
-    """A connection to a file that exists."""
+def connect(path: Path, read_only: bool = False, patience: float = 5.0) -> sqlite3.Connection:
+    """A connection to a file that exists; so many seconds it waits for others that write."""
     place = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
-    connection = sqlite3.connect(place, uri=True, timeout=5)
+    connection = sqlite3.connect(place, uri=True, timeout=patience)
     connection.isolation_level = None  # transactions begin and end where the state says
     if not read_only:
         connection.execute("PRAGMA journal_mode = WAL")  # readers may look while a replay runs
@@ -139,10 +153,10 @@ def connect(path: Path, read_only: bool = False) -> sqlite3.Connection:
     return connection
 
 
-def check_exists(path: Path) -> None:
+def check_exists(path: Path, kind: Kind = STATE) -> None:
     """Refuse a name that leads to no file."""
     if not _target(path).is_file():
-        raise StreamCcsdError(f"there is no state file {path}")
+        raise StreamCcsdError(f"there is no {kind.name} {path}")
 
 
 def check(path: Path) -> None:
@@ -155,27 +169,43 @@ def check(path: Path) -> None:
     """
     with explained(path), closing(connect(path, read_only=True)) as connection:
         connection.execute("BEGIN")  # somebody may be writing: all of this is about one moment
-        (application,) = connection.execute("PRAGMA application_id").fetchone()
-        (version,) = connection.execute("PRAGMA user_version").fetchone()
-        if application != _APPLICATION:
-            raise StreamCcsdError(f"{path} is not a state file of stream-ccsd")
-        if version != _VERSION:
-            raise StreamCcsdError(
-                f"{path} was written by another version (format {version}, expected {_VERSION}): start anew with "
-                "another --state, or go on with that version"
-            )
-        with closing(sqlite3.connect(":memory:")) as fresh:
-            fresh.executescript(_TABLES)
-            if _definitions(fresh) != _definitions(connection):
-                raise DamageError(path, "its tables are not those of a state file")
-        (verdict,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
-        if verdict != "ok":
-            raise DamageError(path, verdict)
+        check_format(path, connection, STATE)
+        check_pages(path, connection, STATE)
         progress = list(checked_rows(path, connection, "progress"))
         tables = [name for name in COLUMNS if name != "progress"]
         total = sum(_total(path, connection, table) for table in tables)
         if len(progress) != 1 or progress[0][2] != total:
             raise DamageError(path, "rows are missing, or from another time")
+
+
+def check_format(path: Path, connection: sqlite3.Connection, kind: Kind) -> None:
+    """Whether it is a file of this kind, of this version, with its tables; none of their rows is read.
+
+    Raises
+    ------
+    StreamCcsdError
+        If it is not.
+    """
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if application != kind.application:
+        raise StreamCcsdError(f"{path} is not a {kind.name} of stream-ccsd")
+    if version != kind.version:
+        raise StreamCcsdError(
+            f"{path} was written by another version (format {version}, expected {kind.version}): {kind.instead}, or go "
+            "on with that version"
+        )
+    with closing(sqlite3.connect(":memory:")) as fresh:
+        fresh.executescript(kind.tables)
+        if _definitions(fresh) != _definitions(connection):
+            raise DamageError(path, f"its tables are not those of a {kind.name}", kind)
+
+
+def check_pages(path: Path, connection: sqlite3.Connection, kind: Kind) -> None:
+    """Have SQLite look through the whole file."""
+    (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise DamageError(path, found, kind)
 
 
 def checked_rows(
@@ -221,7 +251,7 @@ def _target(path: Path) -> Path:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explained(path: Path, what: Kind = STATE) -> Iterator[None]:
     """SQLite's errors in words that say what to do."""
     try:
         yield
@@ -230,11 +260,11 @@ def explained(path: Path) -> Iterator[None]:
         # what SQLite hands it.
         kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
         if kind in _DISK:
-            advice = "the disk is full or failing. What was recorded is whole; make room, then --resume"
+            advice = f"the disk is full or failing. What was recorded is whole; make room, then {what.again}"
         elif kind in _IN_USE:
             advice = "another process is writing to it. Wait for it, or stop it"
         elif kind in _FORBIDDEN:
             advice = "check that the folder exists and may be written to"
         else:
-            raise DamageError(path, str(error)) from error
+            raise DamageError(path, str(error), what) from error
         raise StreamCcsdError(f"{path}: {error}: {advice}") from error

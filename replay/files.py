@@ -63,8 +63,8 @@ class Row:
 class Reading:
     """A file being read; ``share`` of it is behind us, for progress bars."""
 
-    def __init__(self, path: Path, encoding: str | None = None) -> None:
-        self.path, self.encoding = path, encoding
+    def __init__(self, path: Path, encoding: str | None = None, record: str = "transaction") -> None:
+        self.path, self.encoding, self._record = path, encoding, record
         self.share = 0.0
         self._suffixes = [s.lower() for s in path.suffixes]
         self._kind = next((s for s in reversed(self._suffixes) if s not in _OPENERS), "")
@@ -96,7 +96,7 @@ class Reading:
                 self.share = self._passed()
                 yield row
         if is_empty:
-            raise StreamCcsdError(f"{self.path} holds no transaction: it is empty, or has a header only")
+            raise StreamCcsdError(f"{self.path} holds no {self._record}: it is empty, or has a header only")
 
     @contextmanager
     def _text(self) -> Iterator[IO[str]]:

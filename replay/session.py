@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from replay.database import DamageError
+from replay.database import DamageError, check_free
 from replay.harvest import Harvest, alert_line
 from replay.outputs import OutputFiles
 from replay.pace import Pace
 from replay.report import write_report
 from replay.run import BATCH, BrokenSourceError, Clock, Stop, replay_stream
+from replay.shadow import Shadow, last_position
 from replay.source import START, Place, Source
 from replay.state import StateFile
 from replay.store import SqliteRecords
@@ -42,6 +43,11 @@ class Session:
     threshold: float | None = None
     states: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """Of accounts that have a past, where the replay begins; a resumed one has them in its file."""
+    challenger: Session | None = None
+    """A second model on the same stream, with its own states, records and threshold; this one knows nothing of it.
+
+    Resumed where it has a state file, else begun anew: it catches up.
+    """
 
     def run(
         self,
@@ -64,12 +70,25 @@ class Session:
             if progress:
                 progress(now, harvest)
 
-        recording = _Durable(self) if self.state is not None else _InMemory(self)
+        rival = self._rival()
+        recording = _recording(self)
+        beside: _Recording | None = None
+        shadow: Shadow | None = None
+
+        def record(harvest: Harvest) -> None:
+            recording.record(harvest)
+            if shadow is not None:
+                shadow.follow(last_position(harvest))
+
         try:
+            if rival is not None:
+                beside = _recording(rival)
+                shadow = Shadow(rival.source, beside, batch)
+                shadow.follow(recording.reached.position, stop)
             replay_stream(
                 self.source,
                 recording.engine,
-                recording.record,
+                record,
                 after=recording.reached,
                 pace=pace,
                 stop=stop,
@@ -80,15 +99,38 @@ class Session:
             broken = error
         except BaseException:
             recording.abandon()
+            if beside is not None:
+                beside.abandon()
             raise
-        tally = recording.finish()
-        summary = self._summary(tally, clock, recording, complete=not stop() and broken is None)
-        write_report(self.out / "report.html", self.source.name, summary, tally)
+        complete = not stop() and broken is None
+        try:
+            summary = self._finished(recording, clock, complete)
+        except BaseException:
+            if beside is not None:
+                beside.abandon()
+            raise
+        if rival is not None and beside is not None:
+            summary["challenger"] = rival._finished(beside, Clock(), complete)
         if broken is not None:
             raise broken
         return summary
 
-    def _summary(self, tally: Tally, clock: Clock, recording: _InMemory | _Durable, complete: bool) -> dict[str, Any]:
+    def _rival(self) -> Session | None:
+        """The challenger, resumed if it was begun; a new one whose place is taken is refused before there is work."""
+        if self.challenger is None or self.challenger.state is None:
+            return self.challenger
+        if not self.resume:
+            check_free(self.challenger.state)
+        return replace(self.challenger, resume=self.resume and self.challenger.state.exists())
+
+    def _finished(self, recording: _Recording, clock: Clock, complete: bool) -> dict[str, Any]:
+        """The outputs of what was recorded, and its summary."""
+        tally = recording.finish()
+        summary = self._summary(tally, clock, recording, complete)
+        write_report(self.out / "report.html", self.source.name, summary, tally)
+        return summary
+
+    def _summary(self, tally: Tally, clock: Clock, recording: _Recording, complete: bool) -> dict[str, Any]:
         return {
             "source": self.source.name,
             "model": self.model.version,
@@ -189,6 +231,13 @@ class _Durable:
 
     def abandon(self) -> None:
         self._file.close()
+
+
+_Recording = _InMemory | _Durable
+
+
+def _recording(session: Session) -> _Recording:
+    return _Durable(session) if session.state is not None else _InMemory(session)
 
 
 def export(records: SqliteRecords, out: Path, tally: Tally | None = None) -> None:

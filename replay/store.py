@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,36 @@ class SqliteRecords:
         chosen = f"{where} ORDER BY {_RANKED[by]} DESC, position LIMIT :limit"
         values = {"limit": _limited(limit), "account": account, "since": since}
         return [json.loads(row[-1]) for row in self._rows("alerts", chosen, values)]
+
+    def alert_at(self, position: int) -> Record | None:
+        """See :class:`~stream_ccsd.stores.RecordStore`."""
+        rows = self._rows("alerts", "WHERE position = :position", {"position": min(position, _ALL)})
+        return next((json.loads(row[-1]) for row in rows), None)
+
+    def alerts_named(self, name: str) -> list[Record]:
+        """See :class:`~stream_ccsd.stores.RecordStore`."""
+        chosen = "WHERE id = :name OR json_extract(json, '$.transaction') = :name ORDER BY position"
+        rows = self._rows("alerts", chosen, {"name": name})
+        return [json.loads(row[-1]) for row in rows]
+
+    def scored(self, transactions: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+        """See :class:`~stream_ccsd.stores.RecordStore`.
+
+        All batches are gone through: opening a file does as much, and an account's own would be read again for each.
+        """
+        wanted, found = set(transactions), set[tuple[str, str]]()
+        ids = pa.array(sorted({transaction for _, transaction in wanted}), pa.string())
+        for batch in self.score_batches() if wanted else ():
+            own = batch.filter(pc.is_in(batch.column("id"), value_set=ids))
+            found |= wanted & {*zip(own.column("account").to_pylist(), own.column("id").to_pylist(), strict=True)}
+            if len(found) == len(wanted):
+                break
+        return found
+
+    def newest_time(self) -> float | None:
+        """See :class:`~stream_ccsd.stores.RecordStore`."""
+        ((newest,),) = self._values("SELECT max(last_time) FROM accounts")
+        return newest
 
     def account(self, account: str) -> AccountSummary | None:
         """See :class:`~stream_ccsd.stores.RecordStore`."""

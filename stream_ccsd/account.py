@@ -18,8 +18,8 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.numeric import AnyArray
 from stream_ccsd.scores import COMPILED
 
-STATE_VERSION = 2
-RECENT = 48
+STATE_VERSION = 3
+RECENT = 46
 """Newest transactions whose ids are kept, to know duplicates by."""
 ANSWERS = 12
 """Newest transactions whose answers are kept, to repeat them."""
@@ -35,6 +35,9 @@ HOURS = 24
 """Bins of the hours at which the account pays."""
 NAMED = 128
 """Newest transactions whose values of declared categories are kept."""
+LATELY = (1.0, 5.0, 20.0)
+"""Half-lives, in days, of how far the account's newest amounts lay above its usual ones; in transactions where time
+has no unit."""
 # What the account's past says about its next transaction is a view: numbers, filled in by ``score.habits``. Behind
 # these places, for each declared category, comes the weight of earlier transactions with the same value.
 USUAL, USUAL_WEIGHT = 0, 1  # its usual distance from the center of amounts, and what that is worth
@@ -105,6 +108,7 @@ ACCOUNT = np.dtype(
         ("hours", "f4", (HOURS,)),  # decayed counts
         ("takeover", "f8"),  # evidence added up that this is somebody else
         ("run", "i4"),  # transactions since that was 0
+        ("lately", "f4", (2 * len(LATELY),)),  # by half-life: decayed sum of distances from the usual, and count
         ("background", BACKGROUND),
         ("ids", "u8", (RECENT,)),  # a ring: the place of a transaction follows from its number
         ("answers", ANSWER, (ANSWERS,)),  # likewise

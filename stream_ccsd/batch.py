@@ -9,10 +9,25 @@ import numpy as np
 from stream_ccsd.account import BACKGROUND
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.scores import COMPILED
+from stream_ccsd.status import Status
+
+# What became of an event.
+SCORED, LATE, DUPLICATE, TOO_LATE = 0, 1, 2, 3
+# Duplicates by id with another content, and those whose answer is no longer kept.
+DIFFERENT, FORGOTTEN = 4, 5
+STATUSES = (Status.SCORED, Status.LATE, Status.DUPLICATE, Status.TOO_LATE, Status.DUPLICATE, Status.DUPLICATE)
 
 # An event as compiled code takes it, and its answer.
 EVENT = np.dtype(
-    [("row", "i8"), ("time", "f8"), ("amount", "f8"), ("category", "u4"), ("merchant", "u4"), ("id", "u8")]
+    [
+        ("row", "i8"),
+        ("time", "f8"),
+        ("amount", "f8"),
+        ("category", "u4"),
+        ("merchant", "u4"),
+        ("id", "u8"),
+        ("account", "u8"),
+    ]
 )
 OUTPUT = np.dtype(
     [
@@ -48,11 +63,12 @@ class Batch(NamedTuple):
     numbers: FloatArray  # declared numbers, NaN where missing
     outputs: AnyArray
     terms: FloatArray  # of the evidence
+    inputs: FloatArray  # what a lesson learns from, where somebody does
     backgrounds: AnyArray  # filled in for alerts
     views: AnyArray  # likewise, of declared categories
 
     @staticmethod
-    def of(rows: int, terms: int, named: int, numbers: int) -> Batch:
+    def of(rows: int, terms: int, named: int, numbers: int, inputs: int = 0) -> Batch:
         """Room for so many events of models with so many terms and declared fields."""
         return Batch(
             np.zeros(rows, EVENT),
@@ -60,6 +76,7 @@ class Batch(NamedTuple):
             np.zeros((rows, numbers)),
             np.zeros(rows, OUTPUT),
             np.zeros((rows, terms)),
+            np.zeros((rows, inputs)),
             np.zeros(rows, BACKGROUND),
             np.zeros((rows, named), np.float32),
         )

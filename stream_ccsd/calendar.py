@@ -6,6 +6,7 @@ Scores need none of this. It is for what people see: with a unit and an origin e
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,10 @@ _FIRST, _LAST = datetime(1971, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UT
 
 _SECONDS: dict[Unit, float] = {"seconds": 1.0, "milliseconds": 0.001, "days": 86400.0}
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
+# What a length of time may be given in, in seconds.
+_LENGTHS = {"ms": 0.001, "s": 1.0, "min": _MINUTE, "h": _HOUR, "d": _DAY, "w": 7 * _DAY}
+_DURATION = re.compile(r"(\d+\.?\d*|\.\d+) ?([a-z]+)?", re.ASCII)
+_LONGEST = 2.0**53
 
 # Each a multiple of the one before, so that counts in one width can be added up to counts in the next.
 _WIDTHS: dict[Unit, tuple[int, ...]] = {
@@ -84,6 +89,35 @@ class Calendar:
         (172800.0, None)
         """
         return None if self.unit == "number" else days * _DAY / _SECONDS[self.unit]
+
+    def duration(self, text: str) -> float:
+        """A length of time as people write it, in this unit; a bare number is in it already.
+
+        Raises
+        ------
+        CalendarError
+            If it is none, or names a unit where the times of the stream have none.
+
+        >>> days = Calendar("days")
+        >>> days.duration("7d"), days.duration("36h"), days.duration("90 min"), Calendar().duration("12")
+        (7.0, 1.5, 0.0625, 12.0)
+        """
+        match = _DURATION.fullmatch(text.strip())
+        named = match[2] if match else None
+        if match is None or (named and named not in _LENGTHS):
+            raise CalendarError(
+                f"expected a length of time like 7d, 36h or 30min (units: {', '.join(_LENGTHS)}), or a number in the "
+                f"stream's own unit, got {text[:60]!r}"
+            )
+        if named and self.unit == "number":
+            raise CalendarError(
+                f"the times of this stream have no unit, so {text[:60]!r} means nothing in it: give a bare number, or "
+                "fit with --set time_unit=seconds (or milliseconds, days)"
+            )
+        span = float(match[1]) * (_LENGTHS[named] / _SECONDS[self.unit] if named else 1.0)
+        if span > _LONGEST:
+            raise CalendarError(f"{text[:60]!r} is longer than any stream: expected at most 2**53 units of its time")
+        return span
 
     def moment(self, time: float) -> datetime | None:
         """The date of a time; None where it has none, or one beyond the years 1 to 9999."""

@@ -28,33 +28,26 @@ from stream_ccsd.account import AccountCodec, StateError
 from stream_ccsd.alert.policy import ALERTED, HELD_BACK, QUIET, build_policy
 from stream_ccsd.alert.reasons import Alert, make_alert
 from stream_ccsd.alert.threshold import checked_threshold
-from stream_ccsd.batch import Accounts, Batch
+from stream_ccsd.batch import DIFFERENT, FORGOTTEN, STATUSES, TOO_LATE, Accounts, Batch
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.library.learnt import input_names, nothing_learnt, term_names
 from stream_ccsd.library.model import Model
 from stream_ccsd.library.tails import rarities
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.result import Result
 from stream_ccsd.score.divergence import build_change_law
-from stream_ccsd.score.evidence import term_names
 from stream_ccsd.score.habits import decay_by_lag
 from stream_ccsd.scores import COMPILED, FUSED, Score, score_names, scores
 from stream_ccsd.status import Status
-from stream_ccsd.step import (
-    DIFFERENT,
-    FORGOTTEN,
-    STATUSES,
-    TOO_LATE,
-    CompiledModel,
-    Workspace,
-    make_machine,
-    run,
-)
+from stream_ccsd.step import CompiledModel, Workspace, make_machine, run
 from stream_ccsd.stores import AccountStates, account_states
 from stream_ccsd.transaction import Transaction, category_value, identity, misfit, number_value, unsound
 
 # Events that are in working memory at once, whatever the size of a batch.
 _CHUNK = 2000
 _CAP = struct.Struct("<ddI")
+# Inputs of lessons beyond this are as good as this: up to here, 32 bits tell four digits apart.
+_FARTHEST = 500.0
 _Refused = tuple[Status, str]
 
 
@@ -92,6 +85,7 @@ class Engine:
         self._categories = [f.name for f in self._declared if f.kind == "category"]
         self._numbers = [f.name for f in self._declared if f.kind == "number"]
         self._terms = term_names(self._declared)
+        self._inputs = input_names(self._declared) if model.learnt is not None else None
         named = len(self._categories)
         self._codec = AccountCodec(*model.state_sizes)
         self._work = Workspace.of(len(model.index.z), self._codec.longest_history, settings.local_history, named)
@@ -164,7 +158,8 @@ class Engine:
 
     def _make_space(self, batch: int) -> None:
         slab = self._slab = self._codec.slab(batch)
-        self._batch = Batch.of(batch, len(self._terms), len(self._categories), len(self._numbers))
+        inputs = len(self._inputs) if self._inputs else 0
+        self._batch = Batch.of(batch, len(self._terms), len(self._categories), len(self._numbers), inputs)
         accounts = Accounts(slab.records, slab.histories, slab.named, slab.views)
         self._machine = make_machine(self._compiled, self._work, accounts, self._batch)
 
@@ -174,6 +169,7 @@ class Engine:
             self._make_space(len(batch))
         events = self._batch.events
         rows: dict[str, int] = {}
+        hashes: list[int] = []  # of the accounts, by row
         damaged: dict[str, _Refused] = {}
         refusals: dict[int, _Refused] = {}
         count = 0
@@ -204,6 +200,8 @@ class Engine:
                     refusals[position] = damaged[account]
                     continue
                 rows[account] = row
+                if self._inputs:
+                    hashes.append(identity(account))
             if self._declared:
                 self._batch.names[count] = [self._code(category_value(transaction, f)) for f in self._categories]
                 self._batch.numbers[count] = [number_value(transaction, f) for f in self._numbers]
@@ -214,6 +212,7 @@ class Engine:
                 self._code(transaction.category),
                 self._code(transaction.merchant),
                 identity(transaction.id),
+                hashes[row] if self._inputs else 0,
             )
             count += 1
         self._rows = rows
@@ -230,6 +229,7 @@ class Engine:
         names, scores, rarities = self._score_table(table, self._batch.events[: len(good)])
         columns = {name: table[name].tolist() for name in _RESULT_COLUMNS}
         terms = self._batch.terms[: len(good)].copy()
+        inputs = _rounded(self._batch.inputs[: len(good)]) if self._inputs else None
         results = []
         for i, transaction in enumerate(good):
             code, decision = columns["status"][i], columns["decision"][i]
@@ -255,6 +255,7 @@ class Engine:
                     accumulated=None if status is Status.DUPLICATE else columns["accumulated"][i],
                     term_values=None if status is Status.DUPLICATE else terms[i],
                     term_names=self._terms,
+                    inputs=None if inputs is None or status is Status.DUPLICATE else inputs[i],
                     waits=max(0, self.model.settings.window + 1 - columns["count"][i]),
                     model=self._version,
                     alert=self._alert(transaction, i, scores[i]) if decision == ALERTED else None,
@@ -303,6 +304,12 @@ def _plain(values: AnyArray, missing: AnyArray) -> _Table:
     return rows
 
 
+def _rounded(inputs: FloatArray) -> FloatArray:
+    """As records hold them: four digits, so that lessons from records are those of the stream itself."""
+    rounded: AnyArray = np.round(np.clip(inputs, -_FARTHEST, _FARTHEST), 4)
+    return rounded
+
+
 def added_score(score: Score, outputs: AnyArray, events: AnyArray) -> FloatArray:
     """A score from outside, for every row.
 
@@ -332,6 +339,7 @@ def compile_model(model: Model, threshold: float | None = None) -> CompiledModel
         library=model.index,
         change_law=build_change_law(model.index, settings, model.sigma_y),
         laws=model.laws,
+        learnt=model.learnt or nothing_learnt(settings.declared, listening=False),
         decay=decay_by_lag(settings),
         missing=np.uint32(model.codes("")),
         takeover_cap=float(settings.takeover_cap),

@@ -18,18 +18,19 @@ from stream_ccsd.codes import Codes
 from stream_ccsd.divergence import median_bandwidth
 from stream_ccsd.engine import added_score, compile_model
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.fields import OWN
+from stream_ccsd.fields import OWN, law_terms
 from stream_ccsd.library.building import Axes, Choices, Clock, Observations, build_laws
 from stream_ccsd.library.index import build_index
 from stream_ccsd.library.laws import CELL, Laws
 from stream_ccsd.library.learning import choose
+from stream_ccsd.library.learnt import term_names
 from stream_ccsd.library.model import Model, state_sizes_of
 from stream_ccsd.library.tails import Tail, fit_tail
 from stream_ccsd.library.windows import AccountHistory, library_windows
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 from stream_ccsd.progress import Progress
 from stream_ccsd.sampling import shuffled
-from stream_ccsd.score.evidence import evidence_of, term_names
+from stream_ccsd.score.evidence import evidence_of
 from stream_ccsd.score.habits import decay_by_lag, views_of
 from stream_ccsd.scores import COMPILED, DIVERGENCE, FUSED, scores
 from stream_ccsd.settings import Settings
@@ -221,7 +222,7 @@ class _Lesson:
     def laws(self, without_fold: int | None = None) -> Laws:
         """Laws of all transactions, or of those of the other folds."""
         weight = self.weight if without_fold is None else self.weight * (self.seen.fold != without_fold)
-        terms = term_names(self.settings.declared)
+        terms = law_terms(self.settings.declared)
         return build_laws(self.seen, weight, self.chosen, self.axes, self.settings, self.clock, terms)
 
     def _choose(self) -> _Lesson:

@@ -1,4 +1,4 @@
-"""The public shape of a score, an alert and a dead letter: one each, wherever they are written or sent.
+"""The public shape of a score, an alert, a verdict and a dead letter: one each, wherever they are written or sent.
 
 ``scores.parquet``, ``alerts.jsonl``, ``dead_letters.jsonl``, the tables of a replay's state, Kafka's messages and
 ``--json`` have the same names and kinds. ``schemas/`` holds them written out as JSON Schema; a test keeps that true.
@@ -19,12 +19,14 @@ from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.result import Result
 from stream_ccsd.scores import scores
 from stream_ccsd.status import Status
-from stream_ccsd.transaction import Refusal, Transaction
+from stream_ccsd.transaction import MAX_TEXT, Refusal, Transaction
+from stream_ccsd.verdict import MAX_WHY, NEEDED, Verdict
 
-Kind = Literal["text", "number", "whole", "truth", "values", "numbers"]
+Kind = Literal["text", "number", "whole", "truth", "values", "numbers", "series"]
 _OBJECTS = ("values", "numbers")
 _ARROW = {
     **{"text": pa.string(), "number": pa.float64(), "whole": pa.int64(), "truth": pa.bool_()},
+    "series": pa.list_(pa.float32()),
     **dict.fromkeys(_OBJECTS, pa.string()),  # an object of JSON as text: its names differ from model to model
 }
 _JSON: dict[Any, dict[str, Any]] = {
@@ -32,6 +34,7 @@ _JSON: dict[Any, dict[str, Any]] = {
     **{"whole": {"type": "integer"}, "truth": {"type": "boolean"}},
     "values": {"type": "object", "additionalProperties": {"type": ["string", "number", "null"]}},
     "numbers": {"type": "object", "additionalProperties": {"type": "number"}},
+    "series": {"type": "array", "items": {"type": "number"}},
 }
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps would make one a row
 _PYTHON: dict[Any, str] = {str: "string", float: "number", int: "integer", bool: "boolean", Status: "string"}
@@ -75,6 +78,12 @@ def score_columns() -> list[Column]:
             "What the evidence adds up from, by name (nats, four digits; those of 0 are left out)",
             optional=True,
         ),
+        Column(
+            "inputs",
+            "series",
+            "What lessons learn from, in the order of the model's inputs; null where the model does not learn",
+            optional=True,
+        ),
         Column("score", "number", "The alert score: -log of the share of normal transactions this high (nats)"),
         Column("maximum", "number", "The account's highest alert score so far (nats)"),
         Column("alert", "truth", "Whether it raised an alert"),
@@ -105,6 +114,7 @@ def score_record(origin: Origin, result: Result, label: str | None = None) -> di
         "status": result.status,
         **result.scores,
         "terms": {name: digits for name, nats in terms.items() if (digits := round(nats, 4))} if terms else None,
+        "inputs": None if result.inputs is None else result.inputs.tolist(),
         "score": result.score,
         "maximum": result.maximum,
         "alert": result.alert is not None,
@@ -195,12 +205,22 @@ def json_schemas() -> dict[str, dict[str, Any]]:
     described = {
         "score": {"type": "object", "properties": columns, "required": list(columns), "additionalProperties": False},
         "alert": alert,
+        "verdict": _verdict_schema(),
         "dead_letter": _object_schema(DeadLetter),
     }
     return {
         name: {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": name, **schema}
         for name, schema in described.items()
     }
+
+
+def _verdict_schema() -> dict[str, Any]:
+    """A verdict is read as well as written: what may be left out, and how long texts may be, is part of its shape."""
+    schema = _object_schema(Verdict)
+    for name in ("transaction", "account", "who", "why"):
+        lengths = {"maxLength": MAX_WHY} if name == "why" else {"minLength": 1, "maxLength": MAX_TEXT}
+        schema["properties"][name] |= lengths
+    return {**schema, "required": list(NEEDED)}
 
 
 def _object_schema(kind: type) -> dict[str, Any]:
@@ -214,6 +234,8 @@ def _schema_of(hint: Any) -> dict[str, Any]:
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return _object_schema(hint)
     origin, arguments = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return {"type": "string", "enum": list(arguments)}
     if origin in (Union, types.UnionType):
         inner = [_schema_of(a) for a in arguments if a is not type(None)]
         one = inner[0] if len(inner) == 1 else {"type": [schema["type"] for schema in inner]}

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stream_ccsd.alert.reasons import Alert
-from stream_ccsd.numeric import FloatArray
+from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.status import Status
 from stream_ccsd.transaction import Transaction
 
@@ -27,6 +27,8 @@ class Result:
     # Terms of the evidence in the model's order; not repeated for duplicates.
     term_values: FloatArray | None = field(default=None, compare=False)
     term_names: tuple[str, ...] = ()
+    # What a lesson learns from (``score.learnt.input_names``), where the model is one that learns.
+    inputs: AnyArray | None = field(default=None, compare=False)
     waits: int = 0  # transactions of the account until the divergence score starts
     model: str = ""
     alert: Alert | None = None

@@ -70,7 +70,20 @@ _ADDED: dict[str, Score] = {}
 TAKEN = frozenset(
     (
         *("partition", "position", "timestamp", "id", "account", "time", "when", "amount", "category", "merchant"),
-        *("status", "score", "maximum", "accumulated", "alert", "model", "label", "reason", "terms", "fields", FUSED),
+        *(
+            "status",
+            "score",
+            "maximum",
+            "accumulated",
+            "alert",
+            "model",
+            "label",
+            "reason",
+            "terms",
+            "inputs",
+            "fields",
+            FUSED,
+        ),
         *(score.name for score in COMPILED),
     )
 )

@@ -11,25 +11,20 @@ import numpy as np
 from numba import njit, types
 from numba.experimental import structref
 
-from stream_ccsd.account import ANSWERS, DENSITY_POINTS, RECENT, REGIMES, VIEW
+from stream_ccsd.account import ANSWERS, DENSITY_POINTS, LATELY, RECENT, REGIMES, USUAL, VIEW
 from stream_ccsd.alert.policy import ALERTED, Policy, decide, enter_score
-from stream_ccsd.batch import Accounts, Batch
+from stream_ccsd.batch import DIFFERENT, DUPLICATE, FORGOTTEN, LATE, SCORED, TOO_LATE, Accounts, Batch
 from stream_ccsd.library.index import Index, Scratch
 from stream_ccsd.library.laws import Laws, residual
+from stream_ccsd.library.learnt import Learnt
 from stream_ccsd.library.tails import Tail, rarity
 from stream_ccsd.library.windows import enter_amount
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.score.divergence import ChangeLaw, LocalLaw, divergence_score, regime_at
 from stream_ccsd.score.evidence import evidence_terms
-from stream_ccsd.score.habits import look_back, remember, take_in
+from stream_ccsd.score.habits import look_at_lately, look_back, remember, take_in
+from stream_ccsd.score.weighing import weigh
 from stream_ccsd.scores import DIVERGENCE, EVIDENCE, TAKEOVER
-from stream_ccsd.status import Status
-
-# What became of an event.
-SCORED, LATE, DUPLICATE, TOO_LATE = 0, 1, 2, 3
-# Duplicates by id with another content, and those whose answer is no longer kept.
-DIFFERENT, FORGOTTEN = 4, 5
-STATUSES = (Status.SCORED, Status.LATE, Status.DUPLICATE, Status.TOO_LATE, Status.DUPLICATE, Status.DUPLICATE)
 
 
 class CompiledModel(NamedTuple):
@@ -38,6 +33,7 @@ class CompiledModel(NamedTuple):
     library: Index
     change_law: ChangeLaw
     laws: Laws
+    learnt: Learnt
     decay: FloatArray  # of the account's own transactions, by lag
     missing: Any  # the code of a declared category that is not there
     takeover_cap: float
@@ -60,6 +56,7 @@ class Workspace(NamedTuple):
     categories: AnyArray
     merchants: AnyArray
     seen: FloatArray  # the view of the event at hand
+    lately: FloatArray  # and what its account did in the last days
     cap: FloatArray  # current alert interval, alerts in it
 
     @staticmethod
@@ -73,6 +70,7 @@ class Workspace(NamedTuple):
             np.empty(n, np.uint32),
             np.empty(n, np.uint32),
             np.empty(VIEW + named),
+            np.empty(2 * len(LATELY)),
             np.array([-np.inf, 0.0]),
         )
 
@@ -153,7 +151,8 @@ def _step(model: CompiledModel, workspace: Workspace, accounts: Accounts, batch:
         for j in range(batch.names.shape[1]):
             accounts.views[event.row, j] = workspace.seen[VIEW + j]
         _copy_background(accounts, batch, i)
-    take_in(model.laws, model.decay, account, residual(model.laws, event.amount, event.category), workspace.seen)
+    distance = residual(model.laws, event.amount, event.category)
+    take_in(model.laws, model.decay, account, event.time, distance, workspace.seen)
     remember(account, history, accounts.named[event.row], event, batch.names[i])
     _remember_answer(account, event, out)
     _summarise(account, out)
@@ -172,6 +171,22 @@ def _score_outcome(model: CompiledModel, workspace: Workspace, accounts: Account
     account.takeover = max(0.0, account.takeover + min(other, model.takeover_cap) - model.takeover_drift)
     account.run = account.run + 1 if account.takeover > 0.0 else 0
     out.scores[TAKEOVER] = account.takeover
+    if model.learnt.listening:
+        beyond = residual(model.laws, event.amount, event.category) - workspace.seen[USUAL]
+        look_at_lately(model.laws, account, event.time, workspace.lately)
+        out.scores[EVIDENCE] = weigh(
+            model.learnt,
+            model.laws,
+            event,
+            names,
+            batch.numbers[i],
+            workspace.seen,
+            workspace.lately,
+            beyond,
+            account.takeover,
+            batch.terms[i],
+            batch.inputs[i],
+        )
 
 
 @njit(cache=True, nogil=True)

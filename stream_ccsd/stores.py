@@ -6,7 +6,7 @@ An engine keeps its states in :class:`AccountStates`; a dict, or anything like o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, MutableMapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -139,6 +139,18 @@ class RecordStore(Protocol):
         self, limit: int | None, *, by: Ranking = "score", account: str | None = None, since: float | None = None
     ) -> list[Record]:
         """Those with the highest scores, or expected losses, the highest first and the earlier of equal ones."""
+
+    def alert_at(self, position: int) -> Record | None:
+        """The alert on the record at this position; None if there is none."""
+
+    def alerts_named(self, name: str) -> list[Record]:
+        """The alert of this id, or those on transactions of this id: several accounts may have one."""
+
+    def scored(self, transactions: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+        """Which of these, by account and id, were scored."""
+
+    def newest_time(self) -> float | None:
+        """The latest time of all transactions that were scored; None if there is none."""
 
     def account(self, account: str) -> AccountSummary | None:
         """One account; None if it does not occur."""

@@ -10,7 +10,7 @@ import json
 import math
 import re
 import reprlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -123,21 +123,21 @@ class Schema:
             Naming the field, the value and what was expected.
         """
         if not isinstance(record, Mapping):
-            raise _error(f"expected a record with named fields, got {_shown(record)}", None, record, position)
+            raise malformed(f"expected a record with named fields, got {shown(record)}", None, record, position)
         values = {}
         for name, column in self._columns.items():
             if column not in record:
-                raise _error(f"{name}: column {column!r} is missing", name, None, position)
+                raise malformed(f"{name}: column {column!r} is missing", name, None, position)
             values[name] = record[column]
         if self.id is None and position is None:
             raise StreamCcsdError("a schema without an id column needs the position of each record")
         return Transaction(
-            account=_text("account", values["account"], position),
-            time=_time(values["time"], position),
+            account=checked_text("account", values["account"], position),
+            time=checked_time(values["time"], position),
             amount=_amount(values["amount"], position),
-            category="" if self.category is None else _text("category", values["category"], position),
-            merchant=_text("merchant", values["merchant"], position),
-            id=str(position) if self.id is None else _text("id", values["id"], position),
+            category="" if self.category is None else checked_text("category", values["category"], position),
+            merchant=checked_text("merchant", values["merchant"], position),
+            id=str(position) if self.id is None else checked_text("id", values["id"], position),
             fields={
                 name: (_measured if is_number else _named)(name, record.get(column), position)
                 for name, is_number, column in self._declared
@@ -147,7 +147,7 @@ class Schema:
     def parse_row(self, header: Sequence[str], row: Sequence[str], position: str | None = None) -> Transaction:
         """A transaction from a row of a text table; raises as :meth:`parse`."""
         if len(row) != len(header):
-            raise _error(f"the row has {len(row)} values, the header {len(header)}", None, ",".join(row), position)
+            raise malformed(f"the row has {len(row)} values, the header {len(header)}", None, ",".join(row), position)
         return self.parse(dict(zip(header, row, strict=True)), position)
 
     def parse_json(self, raw: bytes | str, position: str | None = None) -> Transaction:
@@ -155,7 +155,7 @@ class Schema:
         try:
             record = json.loads(raw)
         except (ValueError, TypeError, RecursionError) as error:
-            raise _error(f"not valid JSON: {error}", None, raw, position) from None
+            raise malformed(f"not valid JSON: {error}", None, raw, position) from None
         return self.parse(record, position)
 
     def parse_arrow(self, batch: Any, first_position: int = 0) -> Iterator[Transaction | Refusal]:
@@ -192,7 +192,7 @@ def unsound(transaction: object) -> str | None:
     """What is wrong with a transaction that was made by hand, without a schema; quick, for the engine's door."""
     t = transaction
     if not isinstance(t, Transaction):
-        return f"expected a transaction, got {_shown(t)}"
+        return f"expected a transaction, got {shown(t)}"
     if (
         t.amount.__class__ is t.time.__class__ is float
         and 0.0 <= t.amount <= MAX_NUMBER
@@ -207,26 +207,26 @@ def unsound(transaction: object) -> str | None:
     for name in ("account", "merchant", "category", "id"):
         text = getattr(transaction, name)
         if not isinstance(text, str) or not (text or name == "category"):
-            return f"{name}: expected text, got {_shown(text)}"
+            return f"{name}: expected text, got {shown(text)}"
     if t.account.startswith("\0"):  # names that stores keep for what belongs to no account
-        return f"account: expected a name that does not begin with a zero byte, got {_shown(t.account)}"
+        return f"account: expected a name that does not begin with a zero byte, got {shown(t.account)}"
     for name, lowest in (("amount", 0.0), ("time", -MAX_NUMBER)):
         number = getattr(transaction, name)
         # Python's and numpy's own: fractions, decimals and arrays are numbers that nothing behind this door can take.
         plain = isinstance(number, int | float) or (isinstance(number, Real) and hasattr(number, "dtype"))
         if not plain or not lowest <= number <= MAX_NUMBER:
-            return f"{name}: expected a number from {lowest:g} to 2**53, got {_shown(number)}"
+            return f"{name}: expected a number from {lowest:g} to 2**53, got {shown(number)}"
     return _unsound_fields(t.fields)
 
 
 def _unsound_fields(values: object) -> str | None:
     if not isinstance(values, Mapping):
-        return f"fields: expected values by name, got {_shown(values)}"
+        return f"fields: expected values by name, got {shown(values)}"
     for name, value in values.items():
         if value is None or isinstance(value, str):
             continue
         if not isinstance(value, int | float) or not -MAX_NUMBER <= value <= MAX_NUMBER:
-            return f"{_shown(name).strip(chr(39))}: expected text, a number within 2**53 or None, got {_shown(value)}"
+            return f"{shown(name).strip(chr(39))}: expected text, a number within 2**53 or None, got {shown(value)}"
     return None
 
 
@@ -239,7 +239,7 @@ def misfit(transaction: Transaction, declared: Sequence[Field]) -> str | None:
             continue
         if isinstance(value, str) != (f.kind == "category"):
             wanted = "text" if f.kind == "category" else "a number"
-            return f"{f.name}: expected {wanted}, since it is a {f.kind}, got {_shown(value)}"
+            return f"{f.name}: expected {wanted}, since it is a {f.kind}, got {shown(value)}"
     return None
 
 
@@ -264,19 +264,26 @@ def text_hash(text: str, size: int) -> int:
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).digest(), "little")
 
 
-def _text(name: str, value: Any, position: str | None) -> str:
+def checked_text(name: str, value: Any, position: str | None = None, longest: int = MAX_TEXT) -> str:
+    """A text that can be stored and printed, and is not empty; only a category may be.
+
+    Raises
+    ------
+    TransactionError
+        Naming the field, the value and what was expected.
+    """
     if value is None and name == "category":
         return ""
     if isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < 2**64:
         value = str(value)
     if not isinstance(value, str):
-        raise _error(f"{name}: expected text, got {_shown(value)}", name, value, position)
+        raise malformed(f"{name}: expected text, got {shown(value)}", name, value, position)
     if not value and name != "category":
-        raise _error(f"{name}: must not be empty", name, value, position)
-    if len(value) > MAX_TEXT:
-        raise _error(f"{name}: {len(value)} characters, at most {MAX_TEXT} are allowed", name, value, position)
+        raise malformed(f"{name}: must not be empty", name, value, position)
+    if len(value) > longest:
+        raise malformed(f"{name}: {len(value)} characters, at most {longest} are allowed", name, value, position)
     if not value.isprintable():
-        raise _error(f"{name}: holds a character that cannot be printed, {_shown(value)}", name, value, position)
+        raise malformed(f"{name}: holds a character that cannot be printed, {shown(value)}", name, value, position)
     return value
 
 
@@ -289,7 +296,7 @@ def _named(name: str, value: Any, position: str | None) -> str:
     if isinstance(value, float | Decimal) and -(2**64) < value < 2**64:
         # What a table made of whole numbers where some are missing.
         value = int(value) if value == int(value) else str(value)
-    return "" if isinstance(value, str) and not value else _text(name, value, position)
+    return "" if isinstance(value, str) and not value else checked_text(name, value, position)
 
 
 def _measured(name: str, value: Any, position: str | None) -> float | None:
@@ -307,46 +314,52 @@ def _is_nan(value: Any) -> bool:
 def _amount(value: Any, position: str | None) -> float:
     number = _number("amount", value, position)
     if number < 0:
-        raise _error(f"amount: must not be negative, got {_shown(value)}", "amount", value, position)
+        raise malformed(f"amount: must not be negative, got {shown(value)}", "amount", value, position)
     return number
 
 
-def _time(value: Any, position: str | None) -> float:
+def checked_time(
+    value: Any, position: str | None = None, time_of: Callable[[datetime], float] = datetime.timestamp
+) -> float:
+    """A number, or a date as ``time_of`` has it: by default in seconds since 1970; raises as :func:`checked_text`."""
     moment = value
     if isinstance(value, str) and "-" in value[1:] and len(value) <= MAX_TEXT and not value[-1:].isspace():
         try:
             # Text that is no number may be a date; "1e-5" is a number.
             moment = value if _NUMBER.fullmatch(value) else datetime.fromisoformat(value)
         except ValueError:
-            raise _error(f"time: expected a number or ISO 8601, got {_shown(value)}", "time", value, position) from None
+            raise malformed(
+                f"time: expected a number or ISO 8601, got {shown(value)}", "time", value, position
+            ) from None
     if isinstance(moment, datetime):
         try:
-            return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
+            return time_of(moment if moment.tzinfo else moment.replace(tzinfo=UTC))
         except (ValueError, OverflowError):  # pandas' "not a time" is a datetime, too
-            raise _error(f"time: expected a moment, got {_shown(value)}", "time", value, position) from None
+            raise malformed(f"time: expected a moment, got {shown(value)}", "time", value, position) from None
     return _number("time", value, position)
 
 
 def _number(name: str, value: Any, position: str | None) -> float:
     if isinstance(value, bool) or not isinstance(value, Real | Decimal | str):
-        raise _error(f"{name}: expected a number, got {_shown(value)}", name, value, position)
+        raise malformed(f"{name}: expected a number, got {shown(value)}", name, value, position)
     try:
         # float() also reads "1_000" and " 7 ": those are typing mistakes in a table, not numbers.
         number = float(value) if not isinstance(value, str) or _NUMBER.fullmatch(value) else math.nan
     except (ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise _error(f"{name}: expected a finite number, got {_shown(value)}", name, value, position)
+        raise malformed(f"{name}: expected a finite number, got {shown(value)}", name, value, position)
     if abs(number) > MAX_NUMBER:
-        raise _error(f"{name}: larger than 2**53, got {_shown(value)}", name, value, position)
+        raise malformed(f"{name}: larger than 2**53, got {shown(value)}", name, value, position)
     return number
 
 
-def _error(reason: str, name: str | None, value: Any, position: str | None) -> TransactionError:
-    return TransactionError(Refusal(reason, name, None if value is None else _shown(value), position))
+def malformed(reason: str, name: str | None, value: Any, position: str | None = None) -> TransactionError:
+    """The error of a record that is not taken."""
+    return TransactionError(Refusal(reason, name, None if value is None else shown(value), position))
 
 
-def _shown(value: Any) -> str:
+def shown(value: Any) -> str:
     """A value as it may stand in a message or a log: never longer than a line, however large or deep it is."""
     try:
         text = _SHORT.repr(value)

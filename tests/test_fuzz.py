@@ -37,7 +37,18 @@ FIXED = {
     "--seeds": ["0", "", "x", "-1", "0,", "1e3"],
     "--broker": ["kafka://127.0.0.1:1", "kafka://", "x", "", "kafka://a:99999999", "kafka://[::1]:1"],
     "--to": ["kafka://127.0.0.1:1/t", "kafka://127.0.0.1:1", "x", "", "kafka://h/t/u"],
-    "--from": ["1", "nan", "inf", "x", "", "kafka://127.0.0.1:1/a", "kafka://", "2018-01-01"],
+    "--from": [
+        "1",
+        "nan",
+        "inf",
+        "x",
+        "",
+        "kafka://127.0.0.1:1/a",
+        "kafka://",
+        "2018-01-01",
+        "good.csv",
+        "lines.jsonl",
+    ],
     "--sizes": ["3", "2,3", "x", "", "1", "-1"],
     "--length": ["5", "9", "0", "-1", "x"],
     "--resume": [None],
@@ -53,6 +64,7 @@ LEFT_OUT = {
 ALWAYS = {
     ("worker",): ["--check"],
     ("evaluate", "fraud"): ["--data", "good.csv", "--label", "pattern", "--no-cache"],
+    ("verdict",): ["fraud"],
     ("simulate",): ["--customers", "10", "--days", "2"],
     ("replay",): ["--customers", "12"],
 }

@@ -30,7 +30,7 @@ BASICS = [
     "fields",
     "settings",
 ]
-METHOD = ["transaction", "codes", "account", "batch", "divergence", "library", "score", "alert"]
+METHOD = ["transaction", "codes", "account", "batch", "divergence", "library", "score", "alert", "verdict"]
 CORE = [*BASICS, *METHOD, "stores", "step", "result", "engine", "fitting", "records", "clustering"]
 ORDER = [*CORE, "cli", "kafka", "replay", "offline"]
 # What the core does without: Kafka, tables, terminals.

@@ -14,9 +14,8 @@ from stream_ccsd.alert.reasons import Alert, Reason
 from stream_ccsd.alert.sentences import ANYONE, REST, takeover_sentence
 from stream_ccsd.batch import EVENT
 from stream_ccsd.engine import Engine
-from stream_ccsd.fields import TERMS
+from stream_ccsd.fields import TERMS, law_terms
 from stream_ccsd.fitting import fit
-from stream_ccsd.score.evidence import term_names
 from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Transaction
 
@@ -348,5 +347,5 @@ def test_a_category_that_is_missing_from_one_transaction(fitted):
 
 
 def test_terms_are_named_as_declared():
-    names = term_names(SETTINGS.declared)
+    names = law_terms(SETTINGS.declared)
     assert names == (*TERMS, "country", "country_own", "distance")

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -16,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from replay.commands.export import Rows, check_style, export
 from replay.commands.kafka import KafkaConfigOption, follow
 from replay.commands.options import OptionalStateOption, StateOption, check_account, number_or_date, stream_time
 from stream_ccsd.calendar import Calendar, alert_moment
@@ -23,17 +21,31 @@ from stream_ccsd.cli.command import with_options
 from stream_ccsd.cli.output import JsonOption, check_target, emit, make_console, plain_table
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.stores import Ranking
-from stream_ccsd.writing import check_writable, write_whole
+from stream_ccsd.writing import check_writable
 
 _COLUMNS = (
-    *("position", "id", "account", "time", "when", "amount", "category", "merchant", "score", "tail_rate"),
+    *(
+        "position",
+        "id",
+        "transaction",
+        "account",
+        "time",
+        "when",
+        "amount",
+        "category",
+        "merchant",
+        "score",
+        "tail_rate",
+    ),
     *("expected_loss", "raised_by", "reason", "headline"),
 )
-_NUMBERS = ("time", "amount", "score", "tail_rate", "expected_loss")
-# What a spreadsheet takes for the beginning of a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
-
-_Rows = list[dict[str, Any]]
+_KINDS = {
+    "int64": ("position",),
+    "float64": ("time", "amount", "score", "tail_rate", "expected_loss"),
+    "bool_": ("disputed",),
+}
+# Beside them where somebody judged an alert of this replay.
+_JUDGED = ("verdict", "disputed")
 
 
 @dataclass(frozen=True)
@@ -106,24 +118,19 @@ def _follow(options: AlertsOptions) -> None:
 
 def _list(state: Path, options: AlertsOptions) -> None:
     style, out = options.style, options.out
-    if style not in ("table", "json", "csv", "parquet"):
-        raise typer.BadParameter(f"expected table, json, csv or parquet, got {style!r}", param_hint="--format")
-    if style == "parquet" and out is None:
-        raise StreamCcsdError("parquet is not for a terminal: name a file with --out")
-    if out is not None:
-        check_writable(out)
-    rows, calendar = _stored(state, options)
+    check_style(style, out)
+    rows, calendar, is_judged = _stored(state, options)
     if style == "table" and out is None:
-        _show_table(rows, calendar)
-    elif out is None:
-        typer.echo(_text(rows, style), nl=False)
+        _show_table(rows, calendar, is_judged)
     else:
-        write_whole(out, _parquet(rows) if style == "parquet" else _text(rows, style))
+        export(rows, style, out, _COLUMNS + _JUDGED if is_judged else _COLUMNS, _KINDS)
 
 
-def _stored(state: Path, options: AlertsOptions) -> tuple[_Rows, Calendar]:
-    """Alerts of a state file, and what its times mean."""
+def _stored(state: Path, options: AlertsOptions) -> tuple[Rows, Calendar, bool]:
+    """Alerts of a state file, what its times mean, and whether there are verdicts."""
+    from replay.judging import with_verdicts
     from replay.state import StateFile
+    from replay.verdicts import open_beside
 
     with closing(StateFile.open(state, read_only=True)) as file:
         calendar = Calendar.from_dict(file.facts["calendar"])
@@ -135,7 +142,8 @@ def _stored(state: Path, options: AlertsOptions) -> tuple[_Rows, Calendar]:
             alerts = list(file.records.alerts(**chosen))
         else:
             alerts = file.records.newest_alerts(options.limit, **chosen)[::-1]
-    return alerts, calendar
+    with open_beside(state) or nullcontext() as book:
+        return with_verdicts(alerts, book), calendar, book is not None
 
 
 def _since(text: str | None) -> Callable[[dict[str, Any]], bool]:
@@ -151,40 +159,20 @@ def _since(text: str | None) -> Callable[[dict[str, Any]], bool]:
     return late_enough
 
 
-def _text(rows: _Rows, style: str) -> str:
-    if style == "json":
-        return "".join(json.dumps(row) + "\n" for row in rows)
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, delimiter="\t" if style == "table" else ",", lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    writer.writerows([_defused(row[name]) for name in _COLUMNS] for row in rows)
-    return buffer.getvalue()
-
-
-def _defused(value: Any) -> Any:
-    """A text that a spreadsheet shows and does not run; numbers stay as they are."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
-
-
-def _parquet(rows: _Rows) -> bytes:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    kinds = {"position": pa.int64(), **dict.fromkeys(_NUMBERS, pa.float64())}
-    schema = pa.schema([(name, kinds.get(name, pa.string())) for name in (*_COLUMNS, "json")])
-    sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_pylist([row | {"json": json.dumps(row)} for row in rows], schema), sink)
-    return bytes(sink.getvalue())
-
-
-def _show_table(rows: _Rows, calendar: Calendar) -> None:
-    numbers = ["time", "score", "loss", "amount"]
-    table = plain_table(f"{len(rows):,} alerts", numbers=numbers, last=["account, merchant, reason"])
+def _show_table(rows: Rows, calendar: Calendar, is_judged: bool) -> None:
+    numbers = ["time", "score", "loss", "amount", *(["verdict"] if is_judged else [])]
+    table = plain_table(f"{len(rows):,} alerts", numbers=numbers, last=["@position, account, merchant, reason"])
     for row in rows:
-        about = f"{row['account']} at {row['merchant']}: {row['reason']}"
+        about = f"@{row['position']} {row['account']} at {row['merchant']}: {row['reason']}"
         nats = f"{row['score']:.1f}", f"{row['expected_loss']:.1f}"
-        table.add_row(calendar.show(row["time"]), *nats, f"{row['amount']:,.2f}", escape(about))
+        found = [_found(row) or "-"] if is_judged else []
+        table.add_row(calendar.show(row["time"]), *nats, f"{row['amount']:,.2f}", *found, escape(about))
     make_console().print(table)
+
+
+def _found(alert: dict[str, Any]) -> str | None:
+    """What people found of an alert; None where nobody said anything."""
+    return "disputed" if alert.get("disputed") else alert.get("verdict")
 
 
 def explain(
@@ -198,7 +186,9 @@ def explain(
 ) -> None:
     """Explain one account: its timeline, its scores, and what is behind its alerts, as a picture and as text."""
     from replay.explain import Explanation, picture_kind, picture_name
+    from replay.judging import with_verdicts
     from replay.state import StateFile
+    from replay.verdicts import open_beside
 
     check_target(json_target)
     path = Path(picture_name(account)) if out is None else out
@@ -207,7 +197,10 @@ def explain(
     check_account(account)
     with closing(StateFile.open(state, read_only=True)) as file:
         explanation = Explanation.of(file.records, account)
-    emit(explanation.to_dict() | {"picture": str(explanation.draw(path))}, json_target, _show_explanation)
+    explained = explanation.to_dict()
+    with open_beside(state) or nullcontext() as book:
+        explained["alerts"] = with_verdicts(explained["alerts"], book)
+    emit(explained | {"picture": str(explanation.draw(path))}, json_target, _show_explanation)
 
 
 def _show_explanation(console: Console, explained: dict[str, Any]) -> None:
@@ -222,6 +215,8 @@ def _show_explanation(console: Console, explained: dict[str, Any]) -> None:
     )
     for alert in explained["alerts"]:
         console.print(f"\n[bold]{calendar.show(alert['time'])}[/bold]  {escape(alert['headline'])}", highlight=False)
+        if found := _found(alert):
+            console.print(f"  verdict: {found}", highlight=False)
         for reason in alert["reasons"]:
             nats = round(reason["nats"], 2) + 0.0  # never "-0.00"
             console.print(f"  {nats:6.2f} nats  {escape(reason['text'])}", highlight=False)

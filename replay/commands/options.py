@@ -135,9 +135,12 @@ def file_calendar(source: Any, settings: Any) -> Calendar:
     return Calendar.choose(settings.time_unit, settings.time_origin, list(islice(times, 1000)))
 
 
-def check_account(text: str | None) -> None:
-    """Refuse an account as no stream could have it: what is no text can only be a mistake."""
+def check_account(text: str | None, option: str = "--account") -> None:
+    """Refuse an account, or another name, as no stream could have it: what is no text can only be a mistake."""
     try:
         (text or "").encode()
     except UnicodeEncodeError as error:
-        raise StreamCcsdError(f"--account {text!r} is not UTF-8: no stream has an account of that name") from error
+        raise StreamCcsdError(
+            f"{option} {text!r} is not UTF-8: no stream has {'an account' if option == '--account' else 'one'} of that "
+            "name"
+        ) from error

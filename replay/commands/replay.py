@@ -49,8 +49,16 @@ class ReplayOptions:
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Model from 'stream-ccsd fit'. Without one, the first 30 % of the file's time is fitted on, and the "
-            "rest streamed.",
+            help="Model from 'stream-ccsd fit', or a folder of versions: its current one. Without one, the first 30 % "
+            "of the file's time is fitted on, and the rest streamed.",
+        ),
+    ] = None
+    challenger: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="A second model, which scores the same stream in the shadow: 'stream-ccsd compare' compares them. The "
+            "alert budget is that of both.",
         ),
     ] = None
     field: FieldOption = None
@@ -97,7 +105,7 @@ class ReplayOptions:
 
 # What only a file has, and what only scoring needs.
 _OF_A_FILE = ("model", "label", "accounts", "columns", "start", "until", "unseen", "sort", "encoding")
-_OF_SCORING = ("model", "state", "unseen", "threshold", "alert_rate", "alerts_per_day", "settings")
+_OF_SCORING = ("model", "challenger", "state", "unseen", "threshold", "alert_rate", "alerts_per_day", "settings")
 
 
 @with_options
@@ -131,6 +139,7 @@ def replay(options: ReplayOptions) -> None:
             options.resume,
             chosen_threshold(options, begun.model),
             begun.states,
+            None if begun.challenger is None else _challenger(options, begun, begun.challenger),
         )
         show = begin("replaying")
         with stoppable() as stop:
@@ -179,31 +188,61 @@ class _Begun:
     source: Any
     states: dict[str, bytes]
     fit: dict[str, Any] | None = None
+    challenger: Any = None
 
 
 def _begun(options: ReplayOptions, progress: Advance) -> _Begun:
-    from stream_ccsd.library.model import Model
+    from stream_ccsd.library.versions import load_model
 
+    if options.data is not None:
+        _check_file(options.data)
+    challenger = None if options.challenger is None else load_model(options.challenger)
     if options.data is None:
         from replay.simulated import simulated_replay
 
         town = options.customers, options.days, options.seed
-        return _Begun(*simulated_replay(*town, _settings(options), progress), {})
+        return _Begun(*simulated_replay(*town, _settings(options), progress), {}, challenger=challenger)
     if options.model is None:
-        return _fitted(options.data, options, progress)
-    _check_file(options.data)
-    model = Model.load(options.model)
-    return _Begun(model, _file(options.data, options, model), {})
+        return _fitted(options.data, options, progress, challenger)
+    model = load_model(options.model)
+    return _Begun(model, _file(options.data, options, model, challenger=challenger), {}, challenger=challenger)
 
 
-def _fitted(data: Path, options: ReplayOptions, progress: Advance) -> _Begun:
+def _challenger(options: ReplayOptions, begun: _Begun, model: Any) -> Any:
+    """The challenger's own replay of the same stream: read with its fields, alerted by its threshold."""
+    from replay.session import Session
+    from replay.shadow import NAME, challenger_beside
+
+    state = None if options.state is None else challenger_beside(options.state)
+    source, states = begun.source, dict[str, bytes]()
+    if options.data is not None:
+        start = None if begun.fit is None else begun.fit["until"]
+        source = _file(options.data, options, begun.model, start, model, own=model)
+        next(source.items(), None)  # a column that it misses is said before there is work
+        if start is not None and not (options.resume and state is not None and state.exists()):
+            states = _past(options, begun.model, model, start)
+    threshold = chosen_threshold(options, model)
+    return Session(source, model, options.out / NAME, state, options.resume, threshold, states)
+
+
+def _past(options: ReplayOptions, champion: Any, model: Any, until: float) -> dict[str, bytes]:
+    """What accounts are like to a challenger where the stream begins, if the champion was fitted on what was before."""
+    from replay.fitting import FirstPart
+    from stream_ccsd.transaction import Transaction
+
+    assert options.data is not None
+    before = _file(options.data, options, champion, challenger=model, own=model)
+    parsed = (item.parsed for item in before.items())
+    return FirstPart(until, [t for t in parsed if isinstance(t, Transaction) and t.time < until]).states(model)
+
+
+def _fitted(data: Path, options: ReplayOptions, progress: Advance, challenger: Any) -> _Begun:
     """A model of the file's own first part; a replay that is resumed has it beside its state."""
     from replay.database import check_free
     from replay.fitting import CONTAMINATION, FIRST_PART, FirstPart
     from replay.state import model_beside
     from stream_ccsd.library.model import Model, ModelError
 
-    _check_file(data)
     settings = _settings(options, contamination=CONTAMINATION)
     states: dict[str, bytes] = {}
     if options.resume and options.state is not None:
@@ -222,7 +261,7 @@ def _fitted(data: Path, options: ReplayOptions, progress: Advance) -> _Begun:
     else:
         if options.state is not None:
             check_free(options.state)
-        part = FirstPart.of(_file(data, options))
+        part = FirstPart.of(_file(data, options, challenger=challenger))
         model = part.fit(settings, progress)
         chosen_threshold(options, model)  # what cannot be is said before there is more work
         states = part.states(model)
@@ -239,16 +278,30 @@ def _fitted(data: Path, options: ReplayOptions, progress: Advance) -> _Begun:
         "label": options.label,
         "model": None if options.state is None else str(model_beside(options.state)),
     }
-    return _Begun(model, _file(data, options, model, model.facts["fitted_until"]), states, facts)
+    source = _file(data, options, model, model.facts["fitted_until"], challenger)
+    return _Begun(model, source, states, facts, challenger)
 
 
-def _file(data: Path, options: ReplayOptions, model: Any = None, start: float | None = None) -> Any:
-    """The file as a source, from a time on; without a model, its own times say what dates mean."""
+def _file(
+    data: Path,
+    options: ReplayOptions,
+    model: Any = None,
+    start: float | None = None,
+    challenger: Any = None,
+    own: Any = None,
+) -> Any:
+    """The file as a source, from a time on; without a model, its own times say what dates mean.
+
+    It is read with the fields of the model, or those of its ``own``; ``--columns`` may name those of the challenger.
+    """
     from replay.source import FileSource, SortedSource, Wanted
 
     _check_file(data)
     settings = _settings(options) if model is None else model.settings
-    schema = columns_schema(options.columns, settings.declared)
+    others = () if challenger is None else challenger.settings.declared
+    schema = columns_schema(
+        options.columns, settings.declared if own is None else own.settings.declared, (*settings.declared, *others)
+    )
 
     def calendar() -> Calendar:
         if model is not None:

@@ -53,6 +53,8 @@ def show_summary(console: Console, result: dict[str, Any]) -> None:
         _show_labels(console, result)
     elif result["why"]:
         console.print(f"raised by: {_why(result['why'], len(result['why']))}", highlight=False)
+    if "challenger" in result:
+        console.print(_challenger(result["challenger"], result), highlight=False, soft_wrap=True)
     if result["latency_p50_ms"] is not None:
         p50, p99 = result["latency_p50_ms"], result["latency_p99_ms"]
         console.print(f"latency of one transaction: p50 {p50:.2f} ms, p99 {p99:.2f} ms")
@@ -75,6 +77,15 @@ def _budget(result: dict[str, Any]) -> str:
     if result.get("normal_alert_rate") is not None:
         more += f"; without fraud {per_thousand(result['normal_alert_rate'])}"
     return f"{text}: asked for {per_thousand(asked)}, {per_thousand(observed)} transactions alerted{more}"
+
+
+def _challenger(own: dict[str, Any], champion: dict[str, Any]) -> str:
+    """What the model in the shadow did, and where the comparison is."""
+    caught = f", caught {own['caught_accounts']} accounts, {own['false_accounts']} others" if "recall" in own else ""
+    text = f"[bold]challenger[/bold] {own['model']}: {own['alerts']:,} alerts{caught}; "
+    if champion["state"] is None:
+        return text + f"its outputs: {escape(own['outputs'])}"
+    return text + f"stream-ccsd compare --champion {escape(champion['state'])}"
 
 
 def _show_labels(console: Console, result: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from stream_ccsd.account import (
     VIEW,
     WEEKDAY,
 )
-from stream_ccsd.batch import Batch
+from stream_ccsd.batch import STATUSES, Batch
 from stream_ccsd.fields import OWN
 from stream_ccsd.library.laws import (
     CELL,
@@ -37,12 +37,13 @@ from stream_ccsd.library.laws import (
     number_position,
     place_shares,
 )
+from stream_ccsd.library.learnt import LATELY_TERM, NAMED_RECORDS, RECORD, record_fields, term_names
 from stream_ccsd.library.model import Model
 from stream_ccsd.numeric import AnyArray, FloatArray
-from stream_ccsd.score.evidence import evidence_of, term_names
+from stream_ccsd.score.evidence import evidence_of
 from stream_ccsd.score.habits import decay_by_lag
 from stream_ccsd.scores import EVIDENCE
-from stream_ccsd.transaction import Transaction
+from stream_ccsd.transaction import Transaction, identity
 
 ANYONE = "fit anyone better than this account"
 """How the sentence of a takeover ends."""
@@ -83,19 +84,31 @@ def explain_evidence(model: Model, transaction: Transaction, batch: Batch, i: in
     Nothing where the view of the transaction is no longer kept. They come from the view that the account remembers,
     rounded as it is there, so that a repeated alert says the same.
     """
-    background, one = batch.backgrounds[i], slice(i, i + 1)
+    background = batch.backgrounds[i]
     if not background["id"]:
         return []
     view = np.concatenate([background["seen"], batch.views[i]]).astype(float)
-    terms = np.empty((1, batch.terms.shape[1]))
-    missing = np.uint32(model.codes(""))
-    evidence_of(model.laws, batch.events[one], batch.names[one], batch.numbers[one], view[None], missing, terms)
+    values = _remembered_terms(model, batch, i, view) if model.learnt is None else _learnt_terms(batch, i)
     case = _Case(model, transaction, batch.events[i], view)
     names = term_names(model.settings.declared)
-    values = terms[0].tolist()
     said = [(nats, case.sentence(name)) for name, nats in zip(names, values, strict=True) if nats >= _LEAST]
     evidence = float(batch.outputs[i]["scores"][EVIDENCE])
     return [*said, (evidence - sum(nats for nats, _ in said), REST[0 if said else 1])]
+
+
+def _remembered_terms(model: Model, batch: Batch, i: int, view: FloatArray) -> list[float]:
+    one = slice(i, i + 1)
+    terms = np.zeros((1, batch.terms.shape[1]))
+    missing = np.uint32(model.codes(""))
+    evidence_of(model.laws, batch.events[one], batch.names[one], batch.numbers[one], view[None], missing, terms)
+    values: list[float] = terms[0].tolist()
+    return values
+
+
+def _learnt_terms(batch: Batch, i: int) -> list[float]:
+    """As they were scored; of a repeated alert there are none: what was learnt may have changed since."""
+    values: list[float] = batch.terms[i].tolist()
+    return values if STATUSES[int(batch.outputs[i]["status"])].entered else [0.0] * len(values)
 
 
 @dataclass(frozen=True)
@@ -108,8 +121,12 @@ class _Case:
     view: FloatArray
 
     def sentence(self, term: str) -> str:
+        if term in _TIMED and np.isnan(self.view[_TIMED[term]]):
+            return "the account's first transaction" if _TIMED[term] == GAP else "when it happened"
         if term in _SENTENCES:
             return _SENTENCES[term](self)
+        if term.endswith(RECORD):
+            return self._record(term.removesuffix(RECORD))
         name, own = (term.removesuffix(OWN), True) if term.endswith(OWN) else (term, False)
         return self._declared_own(name) if own else self._declared(name)
 
@@ -193,6 +210,27 @@ class _Case:
     def count_day(self) -> str:
         return self._counted(self.view[IN_DAY], "a day")
 
+    def habit(self) -> str:
+        return f"how often this account has paid at {self.transaction.merchant!r} before"
+
+    def lately(self) -> str:
+        return "what this account did in the last days, taken together, looks like fraud that was found before"
+
+    def _record(self, name: str) -> str:
+        """What verdicts say about a value: how often there was fraud, against everywhere."""
+        learnt, fields = self.model.learnt, record_fields(self.model.settings.declared)
+        value = getattr(self.transaction, name, None) if name in NAMED_RECORDS else self.transaction.fields.get(name)
+        what = "this account" if name == "account" else f"{name} {value!r}" if value else f"no {name}"
+        place = fields.index(name)
+        assert learnt is not None
+        first, last = learnt.start[place], learnt.start[place + 1]
+        code = identity(self.transaction.account) if name == "account" else self.model.codes(str(value or ""))
+        at = _place(learnt.codes[first:last], code)
+        times = math.exp(learnt.rates[first + at, learnt.chosen[place]]) if at >= 0 else 1.0
+        if times < 1.1:
+            return f"{what}: what is known of fraud there, with everything else"
+        return f"{what} had fraud {_multiple(times)} as often as others lately"
+
     def _counted(self, earlier: float, span: str) -> str:
         number = int(earlier) + 1
         counted = f"{_ordinal(number)} transaction" if number < COUNTS else f"{number} transactions or more"
@@ -248,7 +286,8 @@ class _Case:
         return f"{what} is not among this account's last {kept} transactions"
 
 
-# All but the habit's, which never speaks for fraud.
+# Terms that need a time of day, or an earlier transaction.
+_TIMED = {"hour": HOUR, "hour_own": HOUR, "weekday": WEEKDAY, "gap": GAP, "count_hour": GAP, "count_day": GAP}
 _SENTENCES: dict[str, Callable[[_Case], str]] = {
     "amount": _Case.amount,
     "amount_own": _Case.amount_own,
@@ -261,6 +300,9 @@ _SENTENCES: dict[str, Callable[[_Case], str]] = {
     "gap": _Case.gap,
     "count_hour": _Case.count_hour,
     "count_day": _Case.count_day,
+    # Without verdicts a habit never speaks for fraud, and nothing is said of the last days.
+    "habit": _Case.habit,
+    LATELY_TERM: _Case.lately,
 }
 
 

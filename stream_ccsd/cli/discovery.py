@@ -16,7 +16,10 @@ from stream_ccsd.errors import StreamCcsdError
 GROUP = "stream_ccsd.commands"
 _PROJECT = "stream-ccsd"
 # In the order in which people need them; what other packages bring follows by name.
-_ORDER = ("replay", "fit", "simulate", "alerts", "explain", "budget", "worker", "evaluate", "bench")
+_ORDER = (
+    *("replay", "fit", "simulate", "alerts", "explain", "verdict", "verdicts", "budget", "compare", "models"),
+    *("learn", "worker", "evaluate", "bench"),
+)
 
 
 def declared_commands() -> list[EntryPoint]:

@@ -37,8 +37,11 @@ def declared_fields(given: Sequence[str] | None) -> Any:
         raise typer.BadParameter(str(error), param_hint="--field") from error
 
 
-def columns_schema(columns: str, fields: Sequence[Any] = ()) -> Any:
-    """The schema that ``--columns`` describes, with declared fields; None, or a guess with those fields, to guess."""
+def columns_schema(columns: str, fields: Sequence[Any] = (), others: Sequence[Any] = ()) -> Any:
+    """The schema that ``--columns`` describes, with declared fields; None, or a guess with those fields, to guess.
+
+    ``others`` are fields that may be renamed there, too, and are not read by this schema.
+    """
     from stream_ccsd.transaction import Guess, Schema
 
     try:
@@ -46,13 +49,15 @@ def columns_schema(columns: str, fields: Sequence[Any] = ()) -> Any:
     except ValueError as error:
         raise typer.BadParameter(f"expected field=column pairs, got {columns!r}", param_hint="--columns") from error
     names = [field.name for field in fields]
-    unknown = set(pairs) - {*_OWN, *names}
+    others = [field.name for field in others if field.name not in names]
+    unknown = set(pairs) - {*_OWN, *names, *others}
     if unknown:
-        known = ", ".join((*_OWN, *names))
+        known = ", ".join(dict.fromkeys((*_OWN, *names, *others)))
         raise typer.BadParameter(
             f"unknown field {', '.join(sorted(unknown))}: there are {known}", param_hint="--columns"
         )
     renamed = {name: pairs.pop(name) for name in names if name in pairs}
+    pairs = {name: column for name, column in pairs.items() if name not in others}
     if not pairs:
         return Guess(tuple(fields), renamed) if fields else None
     mapped: dict[str, Any] = {k: None if v == "none" and k in ("category", "id") else v for k, v in pairs.items()}

@@ -68,7 +68,7 @@ def worker(
 
 def _prepare(given: dict[str, Any], config: Path | None) -> tuple[Any, Any, Any]:
     """Settings, the schema of messages and the model; everything that can be wrong is found here."""
-    from stream_ccsd.library.model import Model
+    from stream_ccsd.library.versions import load_model
     from stream_ccsd.transaction import Guess, Schema
 
     try:
@@ -87,7 +87,7 @@ def _prepare(given: dict[str, Any], config: Path | None) -> tuple[Any, Any, Any]
             "a worker needs a model: stream-ccsd fit --data FILE --model model, then add --model model here"
         )
     settings.security()
-    model = Model.load(settings.model)
+    model = load_model(settings.model)
     schema = columns_schema(settings.columns, model.settings.declared) or Schema()
     if isinstance(schema, Guess):  # what a message has to have is known
         schema = Schema(fields=schema.fields, renamed=schema.renamed)

@@ -1,4 +1,4 @@
-"""A new model put in the old one's place is picked up while the worker works."""
+"""A new model in the old one's place, or another version that becomes current, is picked up while the worker works."""
 
 from __future__ import annotations
 
@@ -11,8 +11,11 @@ from pathlib import Path
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.metrics import Metrics
 from stream_ccsd.library.model import Model
+from stream_ccsd.library.versions import model_place
 
 log = logging.getLogger(__name__)
+
+_Stamp = tuple[tuple[int, ...], ...]
 
 
 def unfit_for(current: Model, new: Model) -> str | None:
@@ -26,11 +29,11 @@ def unfit_for(current: Model, new: Model) -> str | None:
 
 
 class ModelWatch:
-    """Looks at the model directory now and then; tells of each new model once."""
+    """Looks at the model directory, or the current one of a folder of versions; tells of each new model once."""
 
     def __init__(self, folder: Path, model: Model, use: Callable[[Model], None], metrics: Metrics) -> None:
         self._folder, self._model, self._use, self._metrics = folder, model, use, metrics
-        self._seen: tuple[tuple[int, ...], ...] | None = None
+        self._seen: _Stamp | str | None = None
         self._told(model.version)
 
     async def watch(self, interval: float) -> None:
@@ -57,14 +60,19 @@ class ModelWatch:
 
     def _find(self) -> Model | str | None:
         """Another model than the one in use, or why it cannot be used; None if there is none, or none yet."""
-        seen = _stamp(self._folder)
+        try:
+            place = model_place(self._folder)
+        except StreamCcsdError as error:  # a folder of versions that does not say which is current: told once
+            told, self._seen = self._seen == str(error), str(error)
+            return None if told else str(error)
+        seen = _stamp(place)
         if seen is None or seen == self._seen:
             return None
         try:
-            new = Model.load(self._folder)
+            new = Model.load(place)
             unfit = unfit_for(self._model, new)
         except StreamCcsdError as error:
-            if _stamp(self._folder) != seen:
+            if _stamp(place) != seen:
                 return None  # it is being written this very moment
             new, unfit = self._model, str(error)
         self._seen = seen
@@ -77,7 +85,7 @@ class ModelWatch:
         self._metrics.model_loaded.set(time.time())
 
 
-def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
+def _stamp(folder: Path) -> _Stamp | None:
     """What changes when another model is put in place, as a whole or file by file; None while there is none."""
     try:
         files = [file.stat() for file in sorted(folder.iterdir())]

@@ -38,11 +38,23 @@ class WorkerSettings:
 
     broker: Annotated[str, _option("Brokers to begin with: kafka://host:port,host:port.")] = "kafka://127.0.0.1:9092"
     model: Annotated[
-        Path | None, _option("Model of 'stream-ccsd fit'; a new one put in its place is picked up.", None, "DIR")
+        Path | None,
+        _option(
+            "Model of 'stream-ccsd fit', or a folder of versions ('stream-ccsd models'): a new one is picked up.",
+            None,
+            "DIR",
+        ),
     ] = None
     group: Annotated[
         str, _option("Consumer group, and the first part of the changelog's name: its workers share the work.")
     ] = "stream-ccsd"
+    suffix: Annotated[
+        str,
+        _option(
+            "Ends the names of group, changelog and all topics that are written: with 'challenger' a second model "
+            "scores the same transactions beside the first.",
+        ),
+    ] = ""
 
     transactions: Annotated[str, _option("Topic to read: JSON, keyed by account.", _TOPICS)] = "transactions"
     scores: Annotated[str, _option("Topic for one score a transaction.", _TOPICS)] = "scores"
@@ -117,6 +129,10 @@ class WorkerSettings:
 
     def __post_init__(self) -> None:
         parse_brokers(self.broker)
+        if self.suffix:  # a name that ends so already stays: settings are made of other settings
+            for name in ("group", "scores", "alerts", "dead_letters"):
+                base = getattr(self, name).removesuffix(f"-{self.suffix}")
+                object.__setattr__(self, name, f"{base}-{self.suffix}")
         for name in ("group", "transactions", "scores", "alerts", "dead_letters"):
             value = getattr(self, name)
             _require(is_topic(value), name, value, "letters, digits, '.', '_' and '-', at most 249")

@@ -28,15 +28,17 @@ from stream_ccsd.codes import Codes
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.index import Index
 from stream_ccsd.library.laws import Laws
+from stream_ccsd.library.learnt import Learnt
 from stream_ccsd.library.tails import Tail
 from stream_ccsd.numeric import AnyArray, FloatArray, read_only
 from stream_ccsd.scores import COMPILED, EVIDENCE, FUSED, TAKEOVER
 from stream_ccsd.settings import Settings, SettingsError
 
 FORMAT = "stream-ccsd model"
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 _Part = TypeVar("_Part")
 _FILES = ("windows.arrow", "laws.arrow", "names.arrow", "accounts.arrow")
+_LEARNT = "learnt.arrow"
 # How long a model is good for, unless settings say otherwise: in days, or in times the span of its transactions.
 _DAYS, _SPANS = 3652.0, 1000.0
 
@@ -61,6 +63,7 @@ class Model:
     names: dict[int, str] = field(default_factory=dict, repr=False)
     accounts: tuple[str, ...] = field(default=(), repr=False)  # all it was fitted or calibrated on
     calendar: Calendar = field(default_factory=Calendar)
+    learnt: Learnt | None = None  # from verdicts; None: it neither learns nor writes down what could be learnt from
 
     @cached_property
     def version(self) -> str:
@@ -145,8 +148,9 @@ class Model:
             If a file is missing, cut short, altered or foreign, or of another version; the file is named.
         """
         place = Path(directory)
-        description = _read_description(place)
-        files = {name: _verified(place / name, description["files"].get(name)) for name in _FILES}
+        description = describe_model(place)
+        wanted = _FILES if description.get("learnt") is None else (*_FILES, _LEARNT)
+        files = {name: _verified(place / name, description["files"].get(name)) for name in wanted}
         try:
             tables = {name: pa.ipc.open_file(content).read_all() for name, content in files.items()}
             model = cls(
@@ -164,6 +168,7 @@ class Model:
                 ),
                 accounts=_texts(tables["accounts.arrow"]["account"]),
                 calendar=Calendar.from_dict(description["calendar"]),
+                learnt=_from_table(Learnt, tables[_LEARNT], description["learnt"]) if _LEARNT in tables else None,
             )
         except (KeyError, TypeError, ValueError, AttributeError, OSError, pa.ArrowException, SettingsError) as error:
             raise ModelError(f"{place} is not a complete model of this version: {error!r}. Fit it again.") from error
@@ -188,17 +193,19 @@ class Model:
             "tails": {name: _plain(tail) for name, tail in self.tails.items()},
             "index": _scalars(self.index),
             "laws": _scalars(self.laws),
+            "learnt": None if self.learnt is None else {**_scalars(self.learnt), "digest": _digest(self.learnt)},
         }
 
     def _tables(self) -> dict[str, pa.Table]:
         codes = sorted(self.names)
         names = {"code": pa.array(codes, pa.uint32()), "name": _bytes(self.names[c] for c in codes)}
-        return {
+        tables = {
             "windows.arrow": _to_table(self.index),
             "laws.arrow": _to_table(self.laws),
             "names.arrow": pa.table(names),
             "accounts.arrow": pa.table({"account": _bytes(self.accounts)}),
         }
+        return tables if self.learnt is None else {**tables, _LEARNT: _to_table(self.learnt)}
 
 
 def state_sizes_of(settings: Settings) -> StateSizes:
@@ -216,7 +223,14 @@ def _texts(column: pa.ChunkedArray) -> tuple[str, ...]:
     return tuple(data.decode("utf-8", "surrogatepass") for data in column.to_pylist())
 
 
-def _read_description(place: Path) -> dict[str, Any]:
+def describe_model(place: Path) -> dict[str, Any]:
+    """What a model's ``model.json`` says, without loading the rest.
+
+    Raises
+    ------
+    ModelError
+        If there is none, or it is not one of this version.
+    """
     path = place / "model.json"
     try:
         description = json.loads(path.read_text(encoding="utf-8"))
@@ -297,6 +311,15 @@ def _scalars(part: NamedTuple) -> dict[str, Any]:
         "values": {name: value for name, value in items if not isinstance(value, np.ndarray)},
         "shapes": {name: list(value.shape) for name, value in items if isinstance(value, np.ndarray)},
     }
+
+
+def _digest(part: NamedTuple) -> str:
+    """Of all its arrays: laws follow from what was fitted on, which has a fingerprint; what was learnt does not."""
+    digest = hashlib.blake2b(digest_size=16)
+    for value in part:
+        if isinstance(value, np.ndarray):
+            digest.update(np.ascontiguousarray(value).tobytes())
+    return digest.hexdigest()
 
 
 def _plain(tail: Tail) -> dict[str, Any]:

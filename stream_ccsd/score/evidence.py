@@ -36,7 +36,7 @@ from stream_ccsd.account import (
     VIEW,
     WEEKDAY,
 )
-from stream_ccsd.fields import OWN, TERMS, Field
+from stream_ccsd.fields import TERMS
 from stream_ccsd.library.laws import (
     CELL,
     COUNTS,
@@ -64,12 +64,6 @@ _MISSING = 0.01
 _FRAUD_MISSING = 0.1
 # Share of takeovers that keep the account's own hours, device and so on: to be as usual there proves little.
 _SOMEBODY_ELSE = 0.5
-
-
-def term_names(fields: tuple[Field, ...]) -> tuple[str, ...]:
-    """All terms of models with these declared fields: categories have two each, numbers one."""
-    names = [text for f in fields if f.kind == "category" for text in (f.name, f.name + OWN)]
-    return (*TERMS, *names, *(f.name for f in fields if f.kind == "number"))
 
 
 @njit(cache=True, nogil=True)
@@ -100,7 +94,7 @@ def evidence_terms(
             terms[place] = _departs(laws.departure, -np.log(density * laws.number_reach[i]))
         place += 1
     total = 0.0
-    for i in range(len(terms)):
+    for i in range(len(laws.tells)):
         terms[i] *= laws.tells[i]
         total += terms[i]
     return total, own

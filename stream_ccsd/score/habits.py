@@ -22,6 +22,7 @@ from stream_ccsd.account import (
     HOURS,
     IN_DAY,
     IN_HOUR,
+    LATELY,
     NAMED,
     OWN_WEIGHT,
     RATE,
@@ -41,6 +42,8 @@ _SETTLED = 3.0
 _DAY = 86_400_000.0
 # How far apart, in log amounts, payments at one place may lie and still be alike.
 _SPREAD = 0.25
+# What one amount may lie beyond the usual, in log amounts, where several are added up.
+_FARTHEST = 3.0
 
 
 def decay_by_lag(settings: Settings) -> FloatArray:
@@ -128,8 +131,32 @@ def _look_at_pace(laws: Laws, account: Any, time: float, view: FloatArray) -> No
 
 
 @njit(cache=True, nogil=True)
-def take_in(laws: Laws, decay: FloatArray, account: Any, residual: float, view: FloatArray) -> None:
+def look_at_lately(laws: Laws, account: Any, time: float, lately: FloatArray) -> None:
+    """How far above its usual the account paid in the last days, and how often, as of now."""
+    since = 1.0
+    if laws.day > 0.0:
+        since = max(time - account.newest_time, 0.0) / laws.day if account.count > 0 else 0.0
+    for i in range(len(LATELY)):
+        faded = 0.5 ** (since / LATELY[i])
+        lately[2 * i], lately[2 * i + 1] = faded * account.lately[2 * i], faded * account.lately[2 * i + 1]
+
+
+@njit(cache=True, nogil=True)
+def _take_in_lately(laws: Laws, account: Any, time: float, beyond: float) -> None:
+    """Add a transaction; a late one counts as if it came now."""
+    since = 1.0
+    if laws.day > 0.0:
+        since = max(time - account.newest_time, 0.0) / laws.day if account.count > 1 else 0.0
+    for i in range(len(LATELY)):
+        faded = 0.5 ** (since / LATELY[i])
+        account.lately[2 * i] = faded * account.lately[2 * i] + min(max(beyond, -_FARTHEST), _FARTHEST)
+        account.lately[2 * i + 1] = faded * account.lately[2 * i + 1] + 1.0
+
+
+@njit(cache=True, nogil=True)
+def take_in(laws: Laws, decay: FloatArray, account: Any, time: float, residual: float, view: FloatArray) -> None:
     """Enter the transaction that a view was made for; its number is ``account.count - 1`` by now."""
+    _take_in_lately(laws, account, time, residual - view[USUAL])
     account.usual_sum = decay[1] * account.usual_sum + residual
     account.usual_weight = decay[1] * account.usual_weight + 1.0
     gap = view[GAP]
@@ -182,5 +209,5 @@ def views_of(
         account.count, account.mean, account.squares = enter_amount(
             account.count, account.mean, account.squares, event.amount
         )
-        take_in(laws, decay, account, residual(laws, event.amount, event.category), views[i])
+        take_in(laws, decay, account, event.time, residual(laws, event.amount, event.category), views[i])
         remember(account, history, named, event, names[i])

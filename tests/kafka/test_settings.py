@@ -1,7 +1,8 @@
 """Settings from flags, environment and file, in that order; what does not fit is named."""
 
+import asyncio
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,11 @@ from hypothesis import strategies as st
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.connection import parse_brokers, parse_target
 from stream_ccsd.kafka.metadata import Topic
+from stream_ccsd.kafka.metrics import Metrics
+from stream_ccsd.kafka.models import ModelWatch
 from stream_ccsd.kafka.settings import WorkerSettings, WorkerSettingsError
 from stream_ccsd.kafka.topics import TopicsError, check_topics, missing_topics
+from stream_ccsd.library.versions import Versions, load_model
 
 
 def test_flags_come_before_variables_before_the_file(tmp_path):
@@ -131,3 +135,56 @@ def test_brokers_that_are_none(url):
 
 def test_targets():
     assert parse_target("kafka://a:1,b:2/t") == ("a:1,b:2", "t")
+
+
+def test_a_suffix_parts_a_challenger_from_the_champion(tmp_path):
+    """Only what is read is shared."""
+    champion = WorkerSettings(group="g", scores="s")
+    challenger = WorkerSettings.load(
+        {"suffix": "challenger"}, None, {"STREAM_CCSD_GROUP": "g", "STREAM_CCSD_SCORES": "s"}
+    )
+    assert challenger.transactions == champion.transactions
+    assert challenger.changelog == "g-challenger-accounts-changelog"
+    assert (challenger.group, challenger.scores) == ("g-challenger", "s-challenger")
+    written = [{s.scores, s.alerts, s.dead_letters, s.changelog, s.group} for s in (champion, challenger)]
+    assert not written[0] & written[1]
+    assert replace(challenger, batch=7).scores == "s-challenger"  # once, however often settings are made of settings
+    with pytest.raises(WorkerSettingsError, match="group is 'g-a b'"):
+        WorkerSettings(group="g", suffix="a b")
+
+
+def watch_of(folder, model):
+    used = []
+    return ModelWatch(folder, model, used.append, Metrics()), used
+
+
+def test_a_watch_follows_the_current_version(model, tmp_path):
+    versions = Versions(tmp_path / "v")
+    first = versions.add(model)
+    watch, used = watch_of(versions.folder, load_model(versions.folder))
+    assert not asyncio.run(watch.look())
+    newer = replace(model, threshold=model.threshold + 1.0)
+    versions.add(newer)
+    assert asyncio.run(watch.look())
+    assert not asyncio.run(watch.look())
+    versions.rollback()
+    assert asyncio.run(watch.look())
+    versions.add(replace(model, threshold=model.threshold + 2.0))  # pinned: nothing follows
+    assert not asyncio.run(watch.look())
+    assert [m.version for m in used] == [newer.version, model.version]
+    assert versions.current() == first
+
+
+def test_a_watch_tells_once_that_nobody_knows_the_current_version(model, tmp_path, caplog):
+    versions = Versions(tmp_path / "v")
+    versions.add(model)
+    watch, used = watch_of(versions.folder, model)
+    (versions.folder / "current.json").write_text("{")
+    for _ in range(3):
+        assert not asyncio.run(watch.look())
+    assert [r.reason for r in caplog.records if "not used" in r.message][1:] == []
+    assert "current.json" in caplog.records[-1].reason
+    (versions.folder / "current.json").unlink()
+    versions.add(replace(model, threshold=9.0))
+    assert asyncio.run(watch.look())
+    assert len(used) == 1

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from stream_ccsd import fitting
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.engine import Engine
+from stream_ccsd.fields import law_terms
 from stream_ccsd.library.learning import choose
-from stream_ccsd.score.evidence import term_names
 from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Transaction
 from tests import naive
@@ -37,7 +37,7 @@ def check(transactions, events, chosen_settings):
     """Every term of every event, and the takeover after it; returns what the engine said."""
     model, chosen = learn(transactions, chosen_settings)
     laws = naive.Laws(transactions, chosen, chosen_settings, model.calendar)
-    names = term_names(chosen_settings.declared)
+    names = law_terms(chosen_settings.declared)
     tells = dict(zip(names, model.laws.tells.tolist(), strict=True))
     past, others = {}, {}
     results = Engine(model).process_many(events)
@@ -138,7 +138,7 @@ def test_what_is_remembered_of_long_histories(sizes):
     laws = naive.Laws(normal, chosen, settings, model.calendar)
     events = some(rng, "new", 190, begin=0.0, pace=0.02)
     results = Engine(model).process_many(events)
-    tells = dict(zip(term_names(settings.declared), model.laws.tells.tolist(), strict=True))
+    tells = dict(zip(law_terms(settings.declared), model.laws.tells.tolist(), strict=True))
     assert (
         max(naive.View(events[:i], t, laws.axes, settings, model.calendar).in_day for i, t in enumerate(events)) == 24
     )

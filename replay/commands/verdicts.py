@@ -1,0 +1,345 @@
+"""``stream-ccsd verdict`` and ``stream-ccsd verdicts``: what people find of a replay's transactions."""
+
+from __future__ import annotations
+
+import getpass
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from replay.commands.export import Rows, check_style, export
+from replay.commands.options import EncodingOption, StateOption, check_account, stream_time
+from stream_ccsd.calendar import Calendar
+from stream_ccsd.cli.command import given_flags, with_options
+from stream_ccsd.cli.output import JsonOption, check_target, emit, make_console
+from stream_ccsd.cli.signals import DEAD_LETTERS
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.writing import check_writable, write_whole
+
+_COLUMNS = (
+    *("sequence", "recorded", "transaction", "account", "verdict", "who", "time", "when", "why", "source"),
+    *("counts", "disputed", "waiting"),
+)
+_KINDS = {"int64": ("sequence",), "float64": ("time",), "bool_": ("counts", "disputed", "waiting")}
+_SOURCES = ("investigator", "chargeback")
+
+
+@dataclass(frozen=True)
+class VerdictOptions:
+    """What ``stream-ccsd verdict`` is told."""
+
+    state: StateOption
+    finding: Annotated[
+        str | None, typer.Argument(metavar="[fraud|normal|unsure]", help="What it is found to be.", show_default=False)
+    ] = None
+    alert: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Which alert: its id, that of its transaction, or @ and its position, like @1204."
+        ),
+    ] = None
+    transaction: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ID", help="Which transaction, where there is no alert; needs --account. It may be to come."
+        ),
+    ] = None
+    account: Annotated[str | None, typer.Option(metavar="NAME", help="Whose transaction it is.")] = None
+    why: Annotated[str | None, typer.Option(metavar="TEXT", help="In your own words, up to 2,000 characters.")] = None
+    who: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose verdict it is [default: your login name; of a file, its own column]."),
+    ] = None
+    source: Annotated[
+        str | None,
+        typer.Option(
+            metavar="investigator|chargeback",
+            help="Where it comes from; a chargeback settles disputes. [default: investigator]",
+        ),
+    ] = None
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="When it was found, in the stream's time or as a date (ISO 8601) [default: the stream's newest time, "
+            "or that of the latest verdict on it].",
+        ),
+    ] = None
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            metavar="FILE",
+            help="Many of them: .csv, .jsonl (also .gz, .xz) or .parquet with columns transaction, account, verdict, "
+            "who, time and, if you like, why, source. --who, --source and --at stand for what a row leaves out.",
+        ),
+    ] = None
+    dead_letters: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --from: where rows go that are no verdicts [default: beside the book, "
+            "STATE.verdicts.dead_letters.jsonl].",
+        ),
+    ] = None
+    encoding: EncodingOption = None
+
+
+@with_options
+def verdict(options: VerdictOptions, json_target: JsonOption = None) -> None:
+    """Record what somebody finds a transaction to be. Nothing is ever changed or deleted: a later verdict overrules.
+
+    They are kept in a file beside the state, STATE.verdicts, to which any number of people may add at once, also while
+    the replay runs.
+    """
+    from replay.state import StateFile
+    from replay.verdict_files import read_verdicts
+    from replay.verdicts import VerdictBook, book_beside
+
+    check_target(json_target)
+    _check(options)
+    letters = options.dead_letters or _letters_beside(book_beside(options.state))
+    if options.file is not None:
+        check_writable(letters)
+    with closing(StateFile.open(options.state, read_only=True)) as state:
+        calendar = Calendar.from_dict(state.facts["calendar"])
+        at = stream_time(options.at, "--at", lambda: calendar)
+        said = _said(options, state.records, at) if options.file is None else {}
+        if options.file is not None:
+            next(read_verdicts(options.file, calendar, _given(options, at), options.encoding))  # is it a file of them?
+        with VerdictBook.create(book_beside(options.state)) as book:
+            if options.file is None:
+                result = _one(book, state.records, said, at)
+            else:
+                result = _many(book, state.records, options, letters, calendar, at)
+    emit(result, json_target, lambda console, shown: _show_recorded(console, shown, calendar))
+    if result["dead_letters"]:
+        raise typer.Exit(DEAD_LETTERS)
+
+
+def _check(options: VerdictOptions) -> None:
+    for name in ("alert", "transaction", "account", "why", "who"):
+        check_account(getattr(options, name), f"--{name}")
+    if options.source not in (None, *_SOURCES):
+        raise typer.BadParameter(f"expected investigator or chargeback, got {options.source!r}", param_hint="--source")
+    if options.file is not None:
+        given = given_flags(options, ("alert", "transaction", "account", "why"))
+        given += ["what was found"] if options.finding is not None else []
+        if given:
+            raise StreamCcsdError(f"with --from, the file says that: leave out {', '.join(given)}")
+        return
+    if given := given_flags(options, ("dead_letters", "encoding")):
+        raise StreamCcsdError(f"{', '.join(given)}: only with --from FILE")
+    if options.finding is None:
+        raise StreamCcsdError("say what it is: fraud, normal or unsure; or take many from a file with --from")
+    if (options.alert is None) == (options.transaction is None):
+        raise StreamCcsdError("say which one: --alert ID of an alert, or --transaction ID with --account NAME")
+    if options.transaction is not None and options.account is None:
+        raise StreamCcsdError("--transaction needs --account NAME: an id is one of its account's")
+
+
+def _said(options: VerdictOptions, records: Any, at: float | None) -> dict[str, Any]:
+    """What is said, of which transaction; a verdict but for its time."""
+    from replay.judging import alerted, checked
+
+    transaction, account = options.transaction, options.account
+    if options.alert is not None:
+        alert = alerted(records, options.alert, account)
+        transaction, account = alert["transaction"], alert["account"]
+    about = {"transaction": transaction, "account": account, "verdict": options.finding}
+    said = about | {"who": options.who or _login(), "why": options.why, "source": options.source}
+    checked(said, at)
+    return said
+
+
+def _given(options: VerdictOptions, at: float | None) -> dict[str, Any]:
+    """What stands for what a row of a file leaves out."""
+    given = {"who": options.who, "source": options.source, "time": at}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _login() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError) as error:
+        raise StreamCcsdError("your login name is not known here: say whose verdict it is with --who NAME") from error
+
+
+def _one(book: Any, records: Any, said: dict[str, Any], at: float | None) -> dict[str, Any]:
+    from replay.judging import judge, stood
+
+    entry = judge(book, records, said, at)
+    key = said["account"], said["transaction"]
+    stands = book.standing(*key)
+    return {
+        "book": str(book.path),
+        "recorded": int(entry is not None),
+        "known": int(entry is None),
+        "waiting": int(not records.scored([key])),
+        "disputed": int(stands.disputed),
+        "dead_letters": 0,
+        "entry": (entry or next(known for known in book.of(*key) if known.verdict == stands.verdict)).to_dict(),
+        "standing": stood(stands) | {"sides": stands.sides},
+    }
+
+
+def _many(
+    book: Any, records: Any, options: VerdictOptions, letters: Path, calendar: Calendar, at: float | None
+) -> dict[str, Any]:
+    from replay.judging import record_file
+
+    assert options.file is not None
+    done = record_file(book, records, options.file, calendar, _given(options, at), options.encoding)
+    if done.dead_letters or letters.is_file():  # those of an earlier file would be taken for this one's
+        write_whole(letters, "".join(letter.to_json() + "\n" for letter in done.dead_letters))
+    return {
+        "book": str(book.path),
+        **{name: getattr(done, name) for name in ("recorded", "known", "waiting", "disputed")},
+        "dead_letters": len(done.dead_letters),
+        "dead_letter_file": str(letters) if done.dead_letters else None,
+    }
+
+
+def _letters_beside(book: Path) -> Path:
+    return book.with_name(book.name + ".dead_letters.jsonl")
+
+
+def _show_recorded(console: Console, result: dict[str, Any], calendar: Calendar) -> None:
+    def say(text: str) -> None:
+        console.print(escape(text), highlight=False, soft_wrap=True)
+
+    if "entry" in result:
+        entry, stands = result["entry"], result["standing"]
+        about = f"transaction {entry['transaction']} of {entry['account']}"
+        said = "recorded" if result["recorded"] else "was recorded before, nothing to add"
+        say(f"{about}: {entry['verdict']}, says {entry['who']} at {calendar.show(entry['time'])}; {said}")
+        if stands["disputed"]:
+            sides = _sides(stands["sides"])
+            say(f"disputed ({sides}): it is not learnt from until they agree, or a chargeback settles it")
+        elif stands["verdict"] != entry["verdict"]:
+            say(f"what counts is a later one: {stands['verdict']}, by {stands['who']}")
+        if result["waiting"]:
+            say("it waits: no transaction of that id was scored yet")
+        return
+    say(f"verdicts recorded: {result['recorded']:,}, there before: {result['known']:,}")
+    if result["waiting"]:
+        say(f"waiting for their transaction: {result['waiting']:,}")
+    if result["disputed"]:
+        say(f"disputed transactions: {result['disputed']:,}; 'stream-ccsd verdicts --disputed' shows them")
+    if result["dead_letters"]:
+        say(f"rows that are no verdicts: {result['dead_letters']:,}; {result['dead_letter_file']} says why")
+
+
+def _sides(sides: dict[str, list[str]]) -> str:
+    return "; ".join(f"{said}: {', '.join(people)}" for said, people in sides.items())
+
+
+@dataclass(frozen=True)
+class VerdictsOptions:
+    """What ``stream-ccsd verdicts`` is told."""
+
+    state: StateOption
+    account: Annotated[str | None, typer.Option(metavar="NAME", help="Only on transactions of this account.")] = None
+    transaction: Annotated[str | None, typer.Option(metavar="ID", help="Only on transactions of this id.")] = None
+    disputed: Annotated[bool, typer.Option("--disputed", help="Only where people disagree.")] = False
+    waiting: Annotated[bool, typer.Option("--waiting", help="Only on transactions that were not scored yet.")] = False
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="First verify that nothing was changed, inserted or taken out since it was recorded."
+        ),
+    ] = False
+    style: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            help="table, or a row each verdict: json (a line each), csv or parquet. In csv, texts that a spreadsheet "
+            "would run as a formula begin with an apostrophe; json and parquet are exact.",
+        ),
+    ] = "table"
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Write to a file; parquet needs one.")] = None
+
+
+@with_options
+def verdicts(options: VerdictsOptions, json_target: JsonOption = None) -> None:
+    """Show who found what, when and why, what counts now, what is disputed, and what waits for its transaction."""
+    from replay.judging import judged
+    from replay.state import StateFile
+    from replay.verdicts import book_beside, open_beside
+
+    check_target(json_target)
+    check_style(options.style, options.out)
+    if json_target is not None and (options.style != "table" or options.out is not None):
+        raise StreamCcsdError("--json is a format of its own: leave out --format and --out")
+    check_account(options.account)
+    check_account(options.transaction, "--transaction")
+    chosen = {name: getattr(options, name) for name in ("account", "transaction", "disputed", "waiting")}
+    with closing(StateFile.open(options.state, read_only=True)) as state:
+        calendar = Calendar.from_dict(state.facts["calendar"])
+        book = open_beside(options.state)
+        found: Rows = []
+        last = None
+        if book is not None:
+            with book:
+                last = book.check() if options.check else None
+                found = judged(book, state.records, calendar, **chosen)
+    result = {
+        "book": str(book_beside(options.state)),
+        "verdicts": sum(len(row["history"]) for row in found),
+        "disputed": sum(row["disputed"] for row in found),
+        "waiting": sum(row["waiting"] for row in found),
+        "transactions": found,
+    }
+    if options.check:
+        result["chain"] = {"verdicts": last.sequence if last else 0, "hash": last.hash if last else None}
+    if options.style == "table" and options.out is None:
+        emit(result, json_target, lambda console, shown: _show_judged(console, shown, calendar))
+        return
+    export(_flat(found), options.style, options.out, _COLUMNS, _KINDS)
+    if options.check:
+        _show_chain(make_console(stderr=True), result)
+
+
+def _flat(found: Rows) -> Rows:
+    """A row each verdict, in the order they were recorded."""
+    rows = [
+        entry | {"disputed": row["disputed"], "waiting": row["waiting"]} for row in found for entry in row["history"]
+    ]
+    return sorted(rows, key=lambda row: row["sequence"])
+
+
+def _show_judged(console: Console, result: dict[str, Any], calendar: Calendar) -> None:
+    rows = result["transactions"]
+    parts = [f"verdicts: {result['verdicts']:,}", f"transactions: {len(rows):,}"]
+    parts += [f"disputed: {result['disputed']:,}"] if result["disputed"] else []
+    parts += [f"waiting: {result['waiting']:,}"] if result["waiting"] else []
+    console.print(", ".join(parts), highlight=False)
+    for row in rows:
+        stands = f"disputed ({_sides(row['sides'])})" if row["disputed"] else row["verdict"]
+        waits = "; waits for its transaction" if row["waiting"] else ""
+        console.print(
+            f"\n[bold]{escape(row['transaction'])} of {escape(row['account'])}[/bold]: {escape(stands)}{waits}",
+            highlight=False,
+            soft_wrap=True,
+        )
+        for entry in row["history"]:
+            mark = "*" if entry["counts"] else " "
+            who = entry["who"] + ("" if entry["source"] == "investigator" else f" ({entry['source']})")
+            why = f": {entry['why']}" if entry["why"] else ""
+            line = f"{mark} {calendar.show(entry['time'])}  {entry['verdict']:6}  {who}{why}"
+            console.print(escape(f"{line}  [recorded {entry['recorded']}]"), highlight=False, soft_wrap=True)
+    if rows:
+        console.print("\n* counts now: the latest by its time in the stream", highlight=False)
+    if "chain" in result:
+        _show_chain(console, result)
+
+
+def _show_chain(console: Console, result: dict[str, Any]) -> None:
+    chain = result["chain"]
+    said = f"the chain of {chain['verdicts']:,} verdicts is whole; its last hash is {chain['hash']}"
+    console.print(said if chain["verdicts"] else "no verdict was recorded yet", highlight=False, soft_wrap=True)

@@ -1,0 +1,295 @@
+"""What a learner remembers: transactions whose outcome is not known yet, what verdicts say, and what was learnt from.
+
+A transaction is entered once: as fraud or normal as soon as a verdict says so, or as normal when the delay has passed
+in silence. A verdict that is overruled is taken back. What somebody disputes, or is unsure of, is left out until settled.
+
+Nothing here depends on what models made of it: a notebook follows from scored transactions and verdicts alone, so that
+it can be written again from records after a process was killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from stream_ccsd.fields import Field
+from stream_ccsd.lessons.fraud_law import AxisLaw, axis_laws
+from stream_ccsd.lessons.records import FADE, Records, likelihoods
+from stream_ccsd.lessons.rows import Rows, row_key
+from stream_ccsd.lessons.schedule import Schedule
+from stream_ccsd.library.laws import Laws
+from stream_ccsd.library.learnt import BIN, BINS, HALF_LIVES, OWN_INPUTS, input_names, record_fields
+from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
+from stream_ccsd.verdict import Standing, Verdict, standing
+
+LESSONS_KEPT = 60
+"""Lessons back that weights are learnt from."""
+NORMALS = 400
+"""Normal transactions of a lesson that are kept for that; those that were looked at are kept besides."""
+# Remembered until so many delays have passed: a verdict that comes after the delay still counts.
+_REMEMBERED = 2.0
+_FORGETS = 0.98  # what a lesson ago still counts when half-lives are compared
+# What is known of a remembered transaction.
+_OPEN, _SILENT, _JUDGED_NORMAL, _FRAUD, _LEFT_OUT = range(5)
+_LABELS = {"normal": _JUDGED_NORMAL, "fraud": _FRAUD, None: _LEFT_OUT}
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """Transactions that weights are learnt from."""
+
+    rows: Rows
+    state: AnyArray
+    entered: IntArray  # in which lesson
+    weight: FloatArray  # transactions that it stands for
+    sampled: AnyArray  # among those that stand for all normal ones
+
+    @property
+    def fraud(self) -> AnyArray:
+        """Which of them are fraud."""
+        return np.asarray(self.state == _FRAUD)
+
+    def take(self, which: AnyArray) -> Kept:
+        """Some of them."""
+        sampled = self.sampled[which]
+        return Kept(self.rows.take(which), self.state[which], self.entered[which], self.weight[which], sampled)
+
+    @staticmethod
+    def concatenate(parts: list[Kept]) -> Kept:
+        """One after the other; at least one part."""
+        columns = ([getattr(p, name) for p in parts] for name in ("state", "entered", "weight", "sampled"))
+        return Kept(Rows.concatenate([p.rows for p in parts]), *(np.concatenate(c) for c in columns))
+
+
+class Notebook:
+    """See the module. Times are the stream's."""
+
+    def __init__(self, laws: Laws, fields: tuple[Field, ...], schedule: Schedule) -> None:
+        self.schedule = schedule
+        self.lessons = 0
+        self.records = [Records(name == "account") for name in record_fields(fields)]
+        self.base: FloatArray = np.zeros((2, len(HALF_LIVES)))
+        self.law: list[AxisLaw] = axis_laws(laws)
+        self.choices: FloatArray = np.zeros((len(self.records), len(HALF_LIVES)))  # likelihoods of half-lives
+        self.kept: Kept | None = None
+        self.too_late = 0  # verdicts on transactions that were forgotten
+        self._names = input_names(fields)
+        self._new: list[Rows] = []
+        self._pool: Rows | None = None
+        self._state: AnyArray = np.zeros(0, np.int8)
+        self._entered: IntArray = np.zeros(0, np.int64)
+        self._verdicts: dict[int, list[Verdict]] = {}
+        self._heard: dict[int, None] = {}  # keys with verdicts that were not looked at yet, in order
+
+    def see(self, rows: Rows) -> None:
+        """Transactions that were scored."""
+        if len(rows):
+            self._new.append(rows)
+
+    def hear(self, verdicts: Iterable[Verdict]) -> None:
+        """Verdicts, in the order of their arrival."""
+        for verdict in verdicts:
+            key = row_key(verdict.account, verdict.transaction)
+            self._verdicts.setdefault(key, []).append(verdict)
+            self._heard[key] = None
+
+    @property
+    def waiting(self) -> int:
+        """Transactions that there are verdicts on, but which were not seen."""
+        return len(self._heard)
+
+    @property
+    def disputed(self) -> int:
+        """Transactions that are left out because people disagree."""
+        return sum(standing(verdicts).disputed for verdicts in self._verdicts.values())
+
+    def advance(self, moment: float) -> None:
+        """To a lesson: what is known by now is entered."""
+        self.lessons += 1
+        self._fade()
+        self._gather()
+        if self._pool is None:
+            return
+        self._apply_verdicts()
+        self._enter_silent(moment)
+        self._forget(moment)
+
+    def _fade(self) -> None:
+        for record in self.records:
+            record.fade()
+        self.base *= FADE
+        self.choices *= _FORGETS
+        for law in self.law:
+            law.fade()
+        if self.kept is not None:
+            recent = self.kept.entered > self.lessons - LESSONS_KEPT
+            if not recent.all():
+                self.kept = self.kept.take(recent)
+
+    def _gather(self) -> None:
+        if not self._new:
+            return
+        parts = self._new if self._pool is None else [self._pool, *self._new]
+        new = sum(len(part) for part in self._new)
+        self._pool, self._new = Rows.concatenate(parts), []
+        self._state = np.concatenate([self._state, np.zeros(new, np.int8)])
+        self._entered = np.concatenate([self._entered, np.zeros(new, np.int64)])
+
+    def _apply_verdicts(self) -> None:
+        """Enter what was judged, and take back what was overruled."""
+        assert self._pool is not None
+        if not self._heard:
+            return
+        keys = np.fromiter(self._heard, np.uint64, len(self._heard))
+        order = np.argsort(self._pool.key, kind="stable")
+        places = np.searchsorted(self._pool.key, keys, sorter=order)
+        places = order[np.minimum(places, len(order) - 1)]
+        found = self._pool.key[places] == keys
+        wanted = np.array([_LABELS[self._standing(int(key)).label] for key in keys[found]], np.int8)
+        for key in keys[found]:
+            del self._heard[int(key)]
+        places = places[found]
+        self._change(places, wanted)
+        self._change_kept(keys[~found])
+
+    def _standing(self, key: int) -> Standing:
+        return standing(self._verdicts[key])
+
+    def _change(self, places: IntArray, wanted: AnyArray) -> None:
+        """Rows of the pool to what they are now known to be."""
+        assert self._pool is not None
+        was = self._state[places]
+        known = (was == _SILENT) | (was == _JUDGED_NORMAL) | (was == _FRAUD)
+        moved = known & (was != wanted)
+        self._take_back(self._pool.take(places[moved]), was[moved], self._entered[places[moved]])
+        self._drop_kept(self._pool.key[places[moved]])
+        fresh = (~known | moved) & (wanted != _LEFT_OUT)
+        self._state[places] = np.where(known & ~moved, was, wanted)
+        self._entered[places[fresh]] = self.lessons
+        self._enter(self._pool.take(places[fresh]), wanted[fresh])
+
+    def _change_kept(self, keys: AnyArray) -> None:
+        """The same of transactions that are only kept for weights, or were forgotten; others are still to come."""
+        if self.kept is None or not len(keys):
+            return
+        chosen = np.isin(self.kept.rows.key, keys)
+        for place in np.flatnonzero(chosen):
+            key = int(self.kept.rows.key[place])
+            self._heard.pop(key, None)
+        rows = self.kept.take(chosen)
+        wanted = np.array([_LABELS[self._standing(int(key)).label] for key in rows.rows.key], np.int8)
+        moved = rows.state != wanted
+        self._take_back(rows.rows.take(moved), rows.state[moved], rows.entered[moved])
+        self._drop_kept(rows.rows.key[moved])
+        fresh = moved & (wanted != _LEFT_OUT)
+        self._enter(rows.rows.take(fresh), wanted[fresh])
+
+    def _enter_silent(self, moment: float) -> None:
+        """Silence counts as normal when the delay has passed."""
+        assert self._pool is not None
+        due = np.flatnonzero((self._state == _OPEN) & (self._pool.time <= moment - self.schedule.delay))
+        self._state[due] = _SILENT
+        self._entered[due] = self.lessons
+        self._enter(self._pool.take(due), np.full(len(due), _SILENT, np.int8))
+
+    def _enter(self, rows: Rows, state: AnyArray) -> None:
+        if not len(rows):
+            return
+        fraud = state == _FRAUD
+        self._judge_half_lives(rows, fraud)
+        ones = np.ones((len(rows), len(HALF_LIVES)))
+        self._count(rows, fraud[:, None] * ones, ones)
+        self._count_law(rows.take(fraud), np.ones(int(fraud.sum())))
+        self._keep(rows, state)
+
+    def _take_back(self, rows: Rows, was: AnyArray, entered: IntArray) -> None:
+        """What was entered, as far as it has not faded."""
+        if not len(rows):
+            return
+        left = -(FADE[None, :] ** (self.lessons - entered)[:, None])
+        fraud = was == _FRAUD
+        self._count(rows, left * fraud[:, None], left)
+        self._count_law(rows.take(fraud), -np.ones(int(fraud.sum())))
+
+    def _count(self, rows: Rows, frauds: FloatArray, transactions: FloatArray) -> None:
+        for record, codes in zip(self.records, record_codes(rows), strict=True):
+            record.add(codes, frauds, transactions)
+        self.base = np.maximum(self.base + np.stack([frauds.sum(axis=0), transactions.sum(axis=0)]), 0.0)
+
+    def _count_law(self, rows: Rows, weight: FloatArray) -> None:
+        for law, bins in zip(self.law, self._bins(rows), strict=True):
+            law.add(bins, weight)
+
+    def _bins(self, rows: Rows) -> list[IntArray]:
+        """Where transactions lie on the axes of the law of fraud; -1 where they do not."""
+        column = {name: rows.inputs[:, i] for i, name in enumerate(self._names)}
+        amount = np.minimum(column["size"] / BIN, BINS - 1).astype(np.int64)
+        gap = np.where(column["after"] < 0, -1, np.minimum(column["after"] / np.log(2.0), 63)).astype(np.int64)
+        first = self._names.index(OWN_INPUTS[-1]) + 1
+        numbers = [
+            np.where(
+                np.isnan(rows.numbers[:, i]),
+                -1,
+                np.clip(np.floor(rows.inputs[:, first + i] / BIN) + BINS // 2, 0, BINS - 1),
+            )
+            for i in range(rows.numbers.shape[1])
+        ]
+        hour, weekday = column["at_hour"].astype(np.int64), column["at_weekday"].astype(np.int64)
+        return [amount, hour, weekday, gap, *(n.astype(np.int64) for n in numbers)]
+
+    def _judge_half_lives(self, rows: Rows, fraud: AnyArray) -> None:
+        everyone = (self.base[0, -1] + 0.05) / (self.base[1, -1] + 50.0)
+        first = self._names.index("account_record") + len(self.records)
+        for i in range(len(self.records)):
+            own = rows.inputs[:, first + i * len(HALF_LIVES) : first + (i + 1) * len(HALF_LIVES)]
+            self.choices[i] += likelihoods(own.astype(float), float(everyone), fraud)
+
+    def _keep(self, rows: Rows, state: AnyArray) -> None:
+        """All frauds, all that were judged, and a sample that stands for all normal ones: those with the lowest keys."""
+        normal = np.flatnonzero(state != _FRAUD)
+        silent = np.flatnonzero(state == _SILENT)
+        chosen = silent[np.argsort(rows.key[silent], kind="stable")[:NORMALS]]
+        weight = np.ones(len(rows))
+        weight[chosen] = len(silent) / max(len(chosen), 1)
+        sampled = np.zeros(len(rows), bool)
+        sampled[chosen] = True
+        if len(silent):  # those that were judged normal belong to all normal ones, too
+            line = rows.key[chosen].max() if len(chosen) < len(silent) else np.uint64(2**64 - 1)
+            sampled[normal] |= rows.key[normal] <= line
+        else:
+            sampled[normal] = rows.key[normal] % np.uint64(8) == 0
+        which = np.flatnonzero((state != _SILENT) | sampled)
+        which = which[np.argsort(rows.key[which], kind="stable")]
+        entered = np.full(len(which), self.lessons)
+        fresh = Kept(rows.take(which), state[which], entered, weight[which], sampled[which])
+        self.kept = fresh if self.kept is None else Kept.concatenate([self.kept, fresh])
+
+    def _drop_kept(self, keys: AnyArray) -> None:
+        if self.kept is not None and len(keys):
+            self.kept = self.kept.take(~np.isin(self.kept.rows.key, keys))
+
+    def _forget(self, moment: float) -> None:
+        """Transactions that no verdict is expected on any more; one that comes nevertheless is too late."""
+        assert self._pool is not None
+        oldest = moment - _REMEMBERED * self.schedule.delay - self.schedule.every
+        remembered = self._pool.time > oldest
+        if not remembered.all():
+            self._pool, self._state = self._pool.take(remembered), self._state[remembered]
+            self._entered = self._entered[remembered]
+        for key in [key for key in self._heard if self._verdicts[key][-1].time < oldest]:
+            del self._heard[key]
+            self.too_late += 1
+        keys = np.fromiter(self._verdicts, np.uint64, len(self._verdicts))
+        alive = np.isin(keys, self._pool.key)
+        if self.kept is not None:
+            alive |= np.isin(keys, self.kept.rows.key)
+        for key in keys[~alive].tolist():
+            if key not in self._heard:
+                del self._verdicts[key]
+
+
+def record_codes(rows: Rows) -> list[AnyArray]:
+    """Values that have records, field by field."""
+    return [rows.account, rows.category, rows.merchant, *rows.names.T]

@@ -1,0 +1,74 @@
+"""Frauds among all transactions, by value of a field: the record of a merchant, a category, an account, a device.
+
+Counts fade with every lesson, at several half-lives side by side: which of them predicts best is for data to say.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from stream_ccsd.library.learnt import HALF_LIVES
+from stream_ccsd.numeric import AnyArray, FloatArray
+
+FADE: FloatArray = 0.5 ** (1.0 / np.array(HALF_LIVES))
+"""What a count is worth a lesson later, by half-life."""
+_STRENGTH = 1.0  # transactions at everyone's rate that a record begins with
+_FORGOTTEN = 0.01  # of a transaction: what is left of a record that is dropped
+_PRIOR = 0.05, 50.0  # frauds and transactions before there are any
+
+
+class Records:
+    """Of one field: codes of its values, rising, and for each its frauds and all its transactions, by half-life."""
+
+    def __init__(self, only_with_fraud: bool = False) -> None:
+        self.codes: AnyArray = np.zeros(0, np.uint64)
+        self.counts: FloatArray = np.zeros((0, 2, len(HALF_LIVES)))
+        self._only_with_fraud = only_with_fraud
+
+    def fade(self) -> None:
+        """A lesson later; what has nearly faded is dropped."""
+        self.counts *= FADE
+        kept = self.counts[:, 1, -1] > _FORGOTTEN
+        if not kept.all():
+            self.codes, self.counts = self.codes[kept], self.counts[kept]
+
+    def add(self, codes: AnyArray, frauds: FloatArray, transactions: FloatArray) -> None:
+        """Count so much of each; amounts are by row and half-life, and may be negative to take back what was wrong."""
+        if self._only_with_fraud:  # accounts are many, and few have a record
+            known = np.isin(codes, self.codes) | (frauds[:, -1] > 0)
+            codes, frauds, transactions = codes[known], frauds[known], transactions[known]
+        if not len(codes):
+            return
+        new = np.setdiff1d(codes, self.codes)
+        if len(new):
+            merged = np.concatenate([self.codes, new])
+            order = np.argsort(merged, kind="stable")
+            blank = np.zeros((len(new), 2, len(HALF_LIVES)))
+            self.codes, self.counts = merged[order], np.concatenate([self.counts, blank])[order]
+        places = np.searchsorted(self.codes, codes)
+        np.add.at(self.counts[:, 0], places, frauds)
+        np.add.at(self.counts[:, 1], places, transactions)
+        np.maximum(self.counts, 0.0, out=self.counts)
+
+    def rates(self, everyone: float) -> FloatArray:
+        """``log`` of each value's rate over everyone's, by half-life."""
+        frauds, transactions = self.counts[:, 0], self.counts[:, 1]
+        rates: FloatArray = np.log((frauds / everyone + _STRENGTH) / (transactions + _STRENGTH))
+        return rates
+
+    def of(self, code: int) -> FloatArray | None:
+        """Frauds and transactions of a value, by half-life."""
+        place = int(np.searchsorted(self.codes, np.uint64(code)))
+        return self.counts[place] if place < len(self.codes) and self.codes[place] == code else None
+
+
+def base_rate(counts: FloatArray) -> float:
+    """Everyone's rate of fraud, from what is remembered longest."""
+    return float((counts[0, -1] + _PRIOR[0]) / (counts[1, -1] + _PRIOR[1]))
+
+
+def likelihoods(rates: FloatArray, everyone: float, fraud: AnyArray) -> FloatArray:
+    """How likely what was found is, by the rates of each half-life, as they were when the transactions were scored."""
+    p = np.clip(everyone * np.exp(rates), 1e-6, 0.999)
+    chance: FloatArray = np.where(fraud[:, None], np.log(p), np.log1p(-p))
+    return chance.sum(axis=0)

@@ -1,0 +1,109 @@
+"""Scored transactions as columns: what lessons and adaptation learn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from stream_ccsd.codes import Codes
+from stream_ccsd.fields import Field
+from stream_ccsd.library.learnt import input_names
+from stream_ccsd.library.model import Model
+from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.result import Result
+from stream_ccsd.transaction import Transaction, category_value, identity, number_value
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Transactions as they were scored, a row each."""
+
+    key: AnyArray  # uint64: account and id, hashed
+    account: AnyArray  # uint64, hashed
+    time: FloatArray
+    amount: FloatArray
+    category: AnyArray  # codes
+    merchant: AnyArray
+    names: AnyArray  # codes of declared categories, a row each
+    numbers: FloatArray  # declared numbers
+    inputs: AnyArray  # float32, see ``library.learnt.input_names``
+    evidence: FloatArray
+    takeover: FloatArray
+    alerted: AnyArray
+
+    @classmethod
+    def of(cls, results: Iterable[Result], model: Model) -> Rows:
+        """Of results that had an effect and were written down for lessons; others are left out."""
+        used = [r for r in results if r.entered and r.inputs is not None]
+        columns = rows_of([r.transaction for r in used], model.codes, model.settings.declared)
+        return cls(
+            **columns,
+            inputs=np.array([r.inputs for r in used], np.float32).reshape(len(used), model_inputs(model)),
+            evidence=np.array([r.evidence for r in used], float),
+            takeover=np.array([r.takeover for r in used], float),
+            alerted=np.array([r.alert is not None for r in used], bool),
+        )
+
+    @classmethod
+    def of_records(cls, records: Sequence[dict[str, Any]], model: Model) -> Rows:
+        """The same of score records, as they were written down."""
+        used = [r for r in records if r["inputs"] is not None]
+        columns = rows_of([_transaction(r) for r in used], model.codes, model.settings.declared)
+        return cls(
+            **columns,
+            inputs=np.array([r["inputs"] for r in used], np.float32).reshape(len(used), model_inputs(model)),
+            evidence=np.array([r["evidence"] for r in used], float),
+            takeover=np.array([r["takeover"] for r in used], float),
+            alerted=np.array([r["alert"] for r in used], bool),
+        )
+
+    def __len__(self) -> int:
+        return len(self.key)
+
+    def take(self, which: AnyArray) -> Rows:
+        """Some of them."""
+        return Rows(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
+
+    @staticmethod
+    def concatenate(parts: Sequence[Rows]) -> Rows:
+        """One after the other; at least one part."""
+        return Rows(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Rows)})
+
+
+def model_inputs(model: Model) -> int:
+    """How many inputs its lessons have."""
+    return len(input_names(model.settings.declared))
+
+
+def _transaction(record: dict[str, Any]) -> Transaction:
+    own = {name: record[name] for name in ("account", "time", "amount", "category", "merchant", "id")}
+    return Transaction(**own, fields=record["fields"] or {})
+
+
+def row_key(account: str, transaction: str) -> int:
+    """By which a verdict finds its transaction."""
+    return identity(f"{account}\0{transaction}")
+
+
+def rows_of(transactions: Sequence[Transaction], codes: Codes, declared: tuple[Field, ...]) -> dict[str, AnyArray]:
+    """The columns that are the transactions' own."""
+    categories = [f.name for f in declared if f.kind == "category"]
+    numbers = [f.name for f in declared if f.kind == "number"]
+    count = len(transactions)
+    return {
+        "key": np.array([row_key(t.account, t.id) for t in transactions], np.uint64),
+        "account": np.array([identity(t.account) for t in transactions], np.uint64),
+        "time": np.array([t.time for t in transactions], float),
+        "amount": np.array([t.amount for t in transactions], float),
+        "category": np.array([codes(t.category) for t in transactions], np.uint64),
+        "merchant": np.array([codes(t.merchant) for t in transactions], np.uint64),
+        "names": np.array([[codes(category_value(t, f)) for f in categories] for t in transactions], np.uint64).reshape(
+            count, len(categories)
+        ),
+        "numbers": np.array([[number_value(t, f) for f in numbers] for t in transactions], float).reshape(
+            count, len(numbers)
+        ),
+    }

@@ -1,0 +1,205 @@
+"""Verdicts: what is taken for one, and what counts of several on one transaction."""
+
+import json
+import math
+
+import jsonschema
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stream_ccsd.calendar import Calendar, CalendarError, parse_moment
+from stream_ccsd.records import json_schemas
+from stream_ccsd.transaction import MAX_NUMBER, MAX_TEXT, Refusal
+from stream_ccsd.verdict import FINDINGS, MAX_WHY, NEEDED, ORIGINS, Verdict, by_transaction, standing
+
+TEXTS = st.text(min_size=1, max_size=MAX_TEXT).filter(str.isprintable)
+WHY = st.text(max_size=60).filter(str.isprintable).map(lambda text: " ".join(text.split()))
+NUMBERS = st.floats(-MAX_NUMBER, MAX_NUMBER).map(lambda number: number + 0.0)
+VERDICTS = st.builds(Verdict, TEXTS, TEXTS, st.sampled_from(FINDINGS), TEXTS, NUMBERS, WHY, st.sampled_from(ORIGINS))
+SAID = {"transaction": "x7", "account": "C1", "verdict": "fraud", "who": "ann", "time": 12.5}
+
+
+def verdict(said, who, time, source="investigator", why=""):
+    return Verdict("x7", "C1", said, who, float(time), why, source)
+
+
+@given(VERDICTS)
+def test_a_verdict_survives_json_and_text(given_one):
+    record = json.loads(json.dumps(given_one.to_dict()))
+    jsonschema.validate(record, json_schemas()["verdict"])
+    assert Verdict.parse(record) == given_one
+    as_text = {name: str(value) for name, value in record.items()} | {"time": repr(record["time"]), "else": "x"}
+    assert Verdict.parse(as_text) == given_one
+
+
+@given(st.dictionaries(st.sampled_from([*SAID, "why", "source"]), st.none() | st.booleans() | st.text() | st.floats()))
+def test_whatever_comes_is_a_verdict_or_a_refusal(changes):
+    parsed = Verdict.parse({**SAID, **changes}, position="3")
+    if isinstance(parsed, Verdict):
+        assert Verdict.parse(parsed.to_dict()) == parsed
+        jsonschema.validate(parsed.to_dict(), json_schemas()["verdict"])
+    else:
+        assert parsed.field in changes
+        assert parsed.reason.startswith(f"{parsed.field}: ")
+        assert parsed.position == "3"
+
+
+@pytest.mark.parametrize(
+    ("changes", "field", "reason"),
+    [
+        *(({name: None}, name, name) for name in NEEDED),
+        ({"verdict": "guilty"}, "verdict", "expected fraud, normal or unsure, got 'guilty'"),
+        ({"verdict": 1}, "verdict", "expected fraud, normal or unsure, got 1"),
+        ({"verdict": ["fraud"]}, "verdict", "expected fraud"),
+        ({"source": "rumour"}, "source", "expected investigator, chargeback or label"),
+        ({"source": 0}, "source", "expected investigator"),
+        ({"who": ""}, "who", "must not be empty"),
+        ({"who": "x" * 257}, "who", "257 characters, at most 256"),
+        ({"why": "x" * (MAX_WHY + 1)}, "why", "2001 characters, at most 2000"),
+        ({"why": "bell \a"}, "why", "cannot be printed"),
+        ({"why": {}}, "why", "expected text"),
+        ({"account": "\0alert-cap"}, "account", "cannot be printed"),
+        ({"transaction": "\udcff"}, "transaction", "cannot be printed"),
+        ({"time": math.nan}, "time", "finite"),
+        ({"time": "soon"}, "time", "finite"),
+        ({"time": "20-13-01"}, "time", "ISO 8601"),
+    ],
+)
+def test_what_is_no_verdict(changes, field, reason):
+    refusal = Verdict.parse({**SAID, **changes})
+    assert isinstance(refusal, Refusal)
+    assert refusal.field == field
+    assert reason in refusal.reason
+    left_out = Verdict.parse({name: value for name, value in SAID.items() if name != "who"})
+    assert left_out.reason == "who: is missing"
+    assert "named fields" in Verdict.parse([1]).reason
+
+
+def test_what_may_be_written_otherwise():
+    assert Verdict.parse(SAID | {"verdict": " FRAUD ", "why": None, "source": ""}) == Verdict(**SAID)
+    assert Verdict.parse(SAID | {"transaction": 7, "why": "card was\r\nlost\tabroad"}).why == "card was lost abroad"
+    assert Verdict.parse(SAID | {"time": "1970-01-02"}).time == 86400.0
+    days = Calendar("days", parse_moment("2018-04-01"))
+    assert Verdict.parse(SAID | {"time": "2018-04-03T12:00"}, days).time == 2.5
+    assert Verdict.parse(SAID | {"time": "2.5"}, days).time == 2.5
+    refusal = Verdict.parse(SAID | {"time": "2018-04-03"}, Calendar("days"))
+    assert "time: the times of this stream have no dates" in refusal.reason
+
+
+PEOPLE = st.sampled_from(["ann", "bob", "eve"])
+SOME = st.lists(
+    st.builds(verdict, st.sampled_from(FINDINGS), PEOPLE, st.integers(0, 8), st.sampled_from(ORIGINS)), min_size=1
+)
+
+
+@given(SOME.filter(lambda some: len({v.time for v in some}) == len(some)), st.randoms(use_true_random=False))
+def test_the_order_of_arrival_does_not_matter_where_times_differ(some, chance):
+    other = chance.sample(some, len(some))
+    assert standing(other) == standing(some)
+
+
+@given(SOME, st.randoms(use_true_random=False))
+def test_doubled_verdicts_change_nothing(some, chance):
+    doubled = [*some, *chance.choices(some, k=5)]
+    assert standing(doubled) == standing(some)
+
+
+@given(SOME)
+def test_a_standing_follows_from_each_persons_newest(some):
+    """The rule once more, said in another way."""
+    found = standing(some)
+    ordered = sorted(enumerate(dict.fromkeys(some)), key=lambda pair: (pair[1].time, pair[0]))
+    latest = ordered[-1][1]
+    votes = {who: [v for _, v in ordered if v.who == who][-1].verdict for who in {v.who for v in some}}
+    against = {"fraud": "normal", "normal": "fraud", "unsure": ""}[latest.verdict]
+    opposed, backed = [*votes.values()].count(against), [*votes.values()].count(latest.verdict)
+    settled = latest.source == "chargeback" or backed > opposed or latest.verdict == "unsure"
+    assert found.verdict == latest
+    assert found.disputed == (opposed > 0 and not settled)
+    assert found.label == (None if found.disputed or latest.verdict == "unsure" else latest.verdict)
+    assert found.history == tuple(v for _, v in ordered)
+
+
+@given(SOME)
+def test_a_chargeback_settles_and_a_dispute_has_two_sides(some):
+    last = max(v.time for v in some) + 1
+    settled = standing([*some, verdict("fraud", "bank", last, "chargeback")])
+    assert (settled.label, settled.disputed) == ("fraud", False)
+    swap = {"fraud": "normal", "normal": "fraud", "unsure": "unsure"}
+    mirrored = [verdict(swap[v.verdict], v.who, v.time, v.source) for v in some]
+    assert standing(mirrored).disputed == standing(some).disputed
+    assert standing(mirrored).label == swap.get(standing(some).label)
+
+
+def test_two_who_disagree():
+    ann, bob = verdict("fraud", "ann", 1), verdict("normal", "bob", 2)
+    for arrived in ([ann, bob], [bob, ann]):
+        found = standing(arrived)
+        assert (found.label, found.disputed, found.verdict, found.words) == (None, True, bob, "disputed")
+        assert found.history == (ann, bob)
+    assert standing([ann, bob, verdict("fraud", "bob", 3)]).label == "fraud"  # bob gives in
+    assert standing([ann, bob, verdict("unsure", "ann", 3)]).words == "unsure"
+    assert standing([ann, bob, verdict("normal", "eve", 3)]).label == "normal"  # two against one
+    again = standing([ann, bob, verdict("normal", "eve", 3), verdict("fraud", "ann", 4)])
+    assert again.disputed  # one against two
+
+
+def test_one_who_changes_his_mind_disputes_nothing():
+    mind = [verdict("fraud", "ann", 1), verdict("normal", "ann", 2), verdict("fraud", "ann", 2, why="after all")]
+    assert [standing(mind[:n]).label for n in (1, 2, 3)] == ["fraud", "normal", "fraud"]
+    # A verdict that arrives a year late overrules what is older than it, and nothing else.
+    assert standing([*mind, verdict("normal", "ann", 0)]).label == "fraud"
+    assert standing([*mind, verdict("normal", "ann", 365)]).label == "normal"
+
+
+def test_nothing_stands_on_nothing():
+    with pytest.raises(ValueError, match="no verdict"):
+        standing([])
+
+
+def test_verdicts_by_transaction():
+    some = [verdict("fraud", "ann", 2), Verdict("x8", "C1", "fraud", "ann", 1.0), verdict("normal", "bob", 1)]
+    other = Verdict("x7", "C2", "normal", "ann", 1.0)  # the same id, of another account
+    assert by_transaction([*some, other]) == {
+        ("C1", "x7"): [some[0], some[2]],
+        ("C1", "x8"): [some[1]],
+        ("C2", "x7"): [other],
+    }
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "span"),
+    [
+        ("days", "7d", 7.0),
+        ("seconds", "7d", 604800.0),
+        ("milliseconds", "36h", 129600000.0),
+        ("seconds", "30min", 1800.0),
+        ("seconds", "1.5 h", 5400.0),
+        ("days", "2w", 14.0),
+        ("seconds", "500ms", 0.5),
+        ("seconds", "12", 12.0),
+        ("number", " 12 ", 12.0),
+        ("number", "0", 0.0),
+    ],
+)
+def test_lengths_of_time(unit, text, span):
+    assert Calendar(unit).duration(text) == pytest.approx(span)
+
+
+@pytest.mark.parametrize(
+    ("unit", "text", "message"),
+    [
+        ("number", "7d", "have no unit.*bare number"),
+        ("days", "7m", "units: ms, s, min, h, d, w"),
+        ("days", "-7d", "expected a length"),
+        ("days", "", "expected a length"),
+        ("days", "nan", "expected a length"),
+        ("days", "1e3", "expected a length"),
+        ("days", "٧d", "expected a length"),
+        ("seconds", "9" * 400, "longer than any stream"),
+    ],
+)
+def test_what_is_no_length_of_time(unit, text, message):
+    with pytest.raises(CalendarError, match=message):
+        Calendar(unit).duration(text)
