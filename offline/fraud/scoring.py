@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib import import_module
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -16,11 +15,13 @@ from offline.fraud.days import Days
 from offline.fraud.desk import Desk
 from replay.fitting import FirstPart
 from stream_ccsd.engine import Engine
+from stream_ccsd.lessons.learner import Learner
 from stream_ccsd.library.model import Model
 from stream_ccsd.numeric import FloatArray, IntArray
 from stream_ccsd.progress import Progress
 from stream_ccsd.result import Result
 from stream_ccsd.settings import Settings
+from stream_ccsd.verdict import Verdict
 
 # An alert score that no transaction has: alerts are made of the queue here, not by the threshold.
 _NEVER = float(np.finfo(float).max)
@@ -66,35 +67,6 @@ class Replayed:
     def score(self, day: int, rows: slice) -> FloatArray:
         """As they were."""
         return self.scores[rows]
-
-
-class Learner(Protocol):
-    """What is needed of :class:`stream_ccsd.lessons.learner.Learner`."""
-
-    model: Model
-
-    def see(self, results: Iterable[Result]) -> None:
-        """Scored transactions, in the stream's order."""
-
-    def hear(self, verdicts: Iterable[Any]) -> None:
-        """Verdicts, in the order of arrival."""
-
-    def due(self, time: float) -> float | None:
-        """The moment of a lesson that comes before a transaction of this time."""
-
-    def learn(self, moment: float) -> Model:
-        """The lesson."""
-
-
-MakeLearner = Callable[[Model, float, float], Learner]
-"""From the first model, how often there is a lesson, and after how long silence counts as normal."""
-
-
-def make_learner(model: Model, every: float, delay: float) -> Learner:
-    """The engine's own."""
-    schedule = import_module("stream_ccsd.lessons.schedule").Schedule(every=every, delay=delay)
-    learner: Learner = import_module("stream_ccsd.lessons.learner").Learner(model, schedule)
-    return learner
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,8 +135,9 @@ class LearningScorer(EngineScorer):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.models.append(self.begun.model.version)
-        self._watching = Engine(self.begun.model, {}, threshold=_NEVER) if self.first_part else None
+        self.engine = Engine(self.learner.model, self.states, threshold=_NEVER)
+        self.models.append(self.learner.model.version)
+        self._watching = Engine(self.learner.model, {}, threshold=_NEVER) if self.first_part else None
 
     def watch(self, day: int, rows: slice) -> None:
         """See it, where that is asked for; there is nobody to give a lesson to."""
@@ -201,21 +174,18 @@ class LearningScorer(EngineScorer):
         self.learner.see(results)
         self.seconds += time.perf_counter() - started
 
-    def _verdicts(self, rows: IntArray) -> list[Any]:
-        make = import_module("stream_ccsd.verdict").Verdict
+    def _verdicts(self, rows: IntArray) -> list[Verdict]:
         rows = self.desk.spoken(rows)
         if not self.first_part:
             rows = rows[rows >= self.days.begin]
         verdicts = []
         for row in rows.tolist():
-            transaction = self.days.data.transactions[row]
-            label = "fraud" if self.desk.told[row] else "normal"
-            looked = bool(self.desk.looked_at[row])
+            transaction, looked = self.days.data.transactions[row], bool(self.desk.looked_at[row])
             verdicts.append(
-                make(
-                    transaction=transaction.id,
-                    account=transaction.account,
-                    verdict=label,
+                Verdict(
+                    transaction.id,
+                    transaction.account,
+                    "fraud" if self.desk.told[row] else "normal",
                     who="investigator" if looked else "label",
                     time=float(self.desk.known[row]),
                     source="investigator" if looked else "label",

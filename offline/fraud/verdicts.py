@@ -28,14 +28,14 @@ from offline.fraud.queue import REST, Queue
 from offline.fraud.scoring import (
     EngineScorer,
     LearningScorer,
-    MakeLearner,
     Replayed,
     Scorer,
     begin,
-    make_learner,
     run_days,
 )
 from offline.fraud.supervised import Boosting, Forest, RawScorer
+from stream_ccsd.lessons.learner import Learner
+from stream_ccsd.lessons.schedule import Schedule
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.progress import Progress
 from stream_ccsd.settings import Settings
@@ -78,11 +78,10 @@ def run_verdicts(
     *,
     cache: Path | None = None,
     start: Start | None = None,
-    learner: MakeLearner = make_learner,
 ) -> list[dict[str, Any]]:
     """A run a mode: figures over the second half of the stream's time and by week, baselines beside."""
     days = Days.of(data, settings)
-    stage = _Stage(days, settings, plan, learner, cache, start)
+    stage = _Stage(days, settings, plan, cache, start)
     return [stage.run(mode, days.judged) for mode in plan.modes]
 
 
@@ -93,12 +92,11 @@ def run_handbook(
     *,
     cache: Path | None = None,
     start: Start | None = None,
-    learner: MakeLearner = make_learner,
 ) -> list[dict[str, Any]]:
     """One run: all labels after the delay, judged on the Handbook's test rows, its published table beside."""
     days = Days.of(data, settings)
     days = days.until(handbook.TESTED[-1]).judged_since(handbook.TESTED[0])
-    run = _Stage(days, settings, plan, learner, cache, start).run("all", handbook.tested_rows(days))
+    run = _Stage(days, settings, plan, cache, start).run("all", handbook.tested_rows(days))
     return [{**run, "mode": "handbook", "published": published.HANDBOOK}]
 
 
@@ -109,7 +107,6 @@ class _Stage:
     days: Days
     settings: Settings
     plan: Plan
-    learner: MakeLearner
     cache: Path | None = None
     start: Start | None = None
 
@@ -126,7 +123,7 @@ class _Stage:
             return desks[name]
 
         every, desk = plan.every * days.length, opened(OWN)
-        learner = self.learner(begun.model, every, delay * days.length)
+        learner = Learner(begun.model, Schedule(every, delay * days.length))
         own = LearningScorer(days, begun, desk, learner, every, plan.first_part)
         scores = {OWN: self._scores(mode, OWN, desk, own)}
         if plan.baselines:
