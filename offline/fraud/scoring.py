@@ -103,6 +103,7 @@ class EngineScorer:
     begun: Begun
 
     def __post_init__(self) -> None:
+        self.evidence = np.full(len(self.days.time), np.nan)
         self.states = dict(self.begun.states)
         self.engine = Engine(self.begun.model, self.states, threshold=_NEVER)
 
@@ -110,8 +111,10 @@ class EngineScorer:
         """Known already: the states are those at the end of the first part."""
 
     def score(self, day: int, rows: slice) -> FloatArray:
-        """The alert score."""
-        return np.concatenate([_alert_scores(results) for results in self._results(rows)])
+        """The alert score; the evidence is kept beside."""
+        answers = [(r.score, r.evidence) for results in self._results(rows) for r in results]
+        scores, self.evidence[rows] = np.array(answers, float).T
+        return scores
 
     def _results(self, rows: slice) -> Iterator[list[Result]]:
         for start in range(rows.start, rows.stop, _BATCH):
@@ -196,4 +199,4 @@ class LearningScorer(EngineScorer):
 
 
 def _alert_scores(results: list[Result]) -> FloatArray:
-    return np.array([np.nan if result.score is None else result.score for result in results])
+    return np.array([result.score for result in results], float)

@@ -42,7 +42,7 @@ from stream_ccsd.settings import Settings
 from stream_ccsd.writing import write_whole
 
 Mode = Literal["all", "alerted"]
-OWN, LABEL_FREE = "learnt", "label-free"
+OWN, LABEL_FREE, EVIDENCE = "learnt", "label-free", "label-free evidence"
 PEERS: dict[str, type[RawScorer]] = {"arf": Forest, "boosting": Boosting}
 # Part of every key that kept scores have: raised whenever a change of the code can change them.
 _KEPT_VERSION = 1
@@ -127,7 +127,10 @@ class _Stage:
         own = LearningScorer(days, begun, desk, learner, every, plan.first_part)
         scores = {OWN: self._scores(mode, OWN, desk, own)}
         if plan.baselines:
-            scores[LABEL_FREE] = self._scores(mode, LABEL_FREE, opened(LABEL_FREE), EngineScorer(days, begun))
+            plain = EngineScorer(days, begun)
+            scores[LABEL_FREE] = self._scores(mode, LABEL_FREE, opened(LABEL_FREE), plain)
+            # Without takeover, which joins the alert: single transactions are what is judged here.
+            scores[EVIDENCE] = self._scores(mode, EVIDENCE, opened(EVIDENCE), Replayed(plain.evidence))
         for name, kind in PEERS.items():
             if plan.baselines and name not in plan.without:
                 scores[name] = self._peer(mode, delay, name, kind, opened(name))

@@ -336,7 +336,7 @@ def test_the_command_writes_what_programs_read(town_file, tmp_path, monkeypatch)
     for run in result["runs"]:
         for figures in (run, run["days"], *run["weeks"]):
             assert {"auc", "ap", "cp100", "precision", "baselines"} <= figures.keys()
-            assert figures["baselines"].keys() == {"label-free", "arf", "boosting"}
+            assert figures["baselines"].keys() == {"label-free", "label-free evidence", "arf", "boosting"}
         assert {"auc", "ap", "cp100"} <= run["baselines"]["arf"].keys()
         assert {"week", "from"} <= run["weeks"][0].keys()
         assert run["learner"]["lessons"] >= 40
