@@ -26,6 +26,10 @@ def write_report(path: Path, name: str, summary: dict[str, Any], tally: Tally) -
     if summary["why"]:
         words = [[why_words(name), f"{count:,}"] for name, count in summary["why"].items()]
         parts += ["<h2>What raised the alerts</h2>", table(["mostly for", "alerts"], words)]
+    if summary.get("drift"):
+        show = tally.calendar.show
+        changes = [[show(event["time"]), event["text"]] for event in summary["drift"]]
+        parts += ["<h2>Changes of the stream</h2>", table(["noticed", "what changed"], changes)]
     parts += ["<h2>Highest alerts</h2>", *_alerts(tally)]
     if tally.dead_letters:
         rows = [[reason, f"{count:,}"] for reason, count in summary["dead_letters_by_reason"].items()]

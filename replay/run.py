@@ -63,10 +63,12 @@ def replay_stream(
     stop: Stop = lambda: False,
     progress: Callable[[Clock, Harvest], None] | None = None,
     batch: int = BATCH,
+    lessons: Callable[[Transaction, Callable[[], None]], Engine | None] | None = None,
 ) -> Clock:
     """Replay a source from behind a place to its end, or until asked to stop: always at a whole batch.
 
-    ``record`` is called once a batch, after the engine has written the batch's states.
+    ``record`` is called once a batch, after the engine has written the batch's states. ``lessons`` is asked before each
+    transaction, and gives another engine if a lesson is held then; what came before is recorded by that time.
     """
     clock, begun, waiting = Clock(), time.perf_counter(), 0.0
     pending: list[Item] = []
@@ -74,6 +76,8 @@ def replay_stream(
     pace = pace or Pace()
 
     def flush() -> None:
+        if not pending:
+            return
         harvest = Harvest.of(pending, _scored(engine, pending, clock))
         record(harvest)
         clock.events += len(pending)
@@ -87,8 +91,7 @@ def replay_stream(
         try:
             item = next(items, None)
         except StreamCcsdError as error:  # the source broke off: what came before it is whole
-            if pending:
-                flush()
+            flush()
             raise BrokenSourceError(str(error)) from error
         if item is None:
             break
@@ -103,9 +106,10 @@ def replay_stream(
             waiting, delay = waiting + waited, delay - waited
         if stop():
             break
+        if lessons is not None and isinstance(item.parsed, Transaction):
+            engine = lessons(item.parsed, flush) or engine
         pending.append(item)
-    if pending:
-        flush()
+    flush()
     clock.seconds = time.perf_counter() - begun - waiting
     return clock
 

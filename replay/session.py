@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+
 from replay.database import DamageError, check_free
 from replay.harvest import Harvest, alert_line
+from replay.lessons import Learning, Lessons, models_beside
 from replay.outputs import OutputFiles
 from replay.pace import Pace
 from replay.report import write_report
@@ -24,9 +27,12 @@ from stream_ccsd.alert.policy import build_policy
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.lessons.drift import DriftEvent, Watch
 from stream_ccsd.library.model import Model
 from stream_ccsd.status import Status
 from stream_ccsd.stores import DeadLetterCount
+from stream_ccsd.transaction import Transaction
+from stream_ccsd.writing import write_whole
 
 Progress = Callable[[Clock, Harvest], None]
 
@@ -48,6 +54,10 @@ class Session:
 
     Resumed where it has a state file, else begun anew: it catches up.
     """
+    drift: bool = True
+    """Whether to say so when the stream changes."""
+    learning: Learning | None = None
+    """How it learns from verdicts, if it does."""
 
     def run(
         self,
@@ -55,6 +65,7 @@ class Session:
         pace: Pace | None = None,
         stop: Stop = lambda: False,
         on_alert: Callable[[Alert], None] = lambda alert: None,
+        on_drift: Callable[[DriftEvent], None] = lambda event: None,
         progress: Progress | None = None,
         batch: int = BATCH,
     ) -> dict[str, Any]:
@@ -67,6 +78,8 @@ class Session:
             clock = now
             for _, alert in harvest.alerts:
                 on_alert(alert)
+            for event in drift.see(harvest.scores):
+                on_drift(event)
             if progress:
                 progress(now, harvest)
 
@@ -77,10 +90,14 @@ class Session:
 
         def record(harvest: Harvest) -> None:
             recording.record(harvest)
+            if lessons is not None:
+                lessons.see(harvest)
             if shadow is not None:
                 shadow.follow(last_position(harvest))
 
         try:
+            drift = _Drift(self, recording.recorded())
+            lessons = _Teaching.of(self, recording)
             if rival is not None:
                 beside = _recording(rival)
                 shadow = Shadow(rival.source, beside, batch)
@@ -94,6 +111,7 @@ class Session:
                 stop=stop,
                 progress=watch,
                 batch=batch,
+                lessons=lessons,
             )
         except BrokenSourceError as error:
             broken = error
@@ -104,7 +122,8 @@ class Session:
             raise
         complete = not stop() and broken is None
         try:
-            summary = self._finished(recording, clock, complete)
+            summary = self._finished(recording, clock, complete, drift)
+            summary["lessons"] = None if lessons is None else lessons.lessons.summary()
         except BaseException:
             if beside is not None:
                 beside.abandon()
@@ -123,10 +142,13 @@ class Session:
             check_free(self.challenger.state)
         return replace(self.challenger, resume=self.resume and self.challenger.state.exists())
 
-    def _finished(self, recording: _Recording, clock: Clock, complete: bool) -> dict[str, Any]:
+    def _finished(
+        self, recording: _Recording, clock: Clock, complete: bool, drift: _Drift | None = None
+    ) -> dict[str, Any]:
         """The outputs of what was recorded, and its summary."""
         tally = recording.finish()
         summary = self._summary(tally, clock, recording, complete)
+        summary["drift"] = [] if drift is None else drift.write()
         write_report(self.out / "report.html", self.source.name, summary, tally)
         return summary
 
@@ -151,14 +173,78 @@ class Session:
         }
 
 
+@dataclass(frozen=True)
+class _Teaching:
+    """Lessons between the batches of a replay: before each transaction, it is asked whether one is held."""
+
+    lessons: Lessons
+    recording: _Recording
+
+    @classmethod
+    def of(cls, session: Session, recording: _Recording) -> _Teaching | None:
+        """Lessons of this replay, if there are any; of a resumed one, as far as they were held."""
+        if session.learning is None:
+            return None
+        folder = session.out / "models" if session.state is None else models_beside(session.state)
+        lessons = Lessons(session.learning, session.model, folder, session.state, session.resume)
+        lessons.recall(recording.recorded())
+        recording.use(lessons.model)
+        return cls(lessons, recording)
+
+    def __call__(self, transaction: Transaction, flush: Callable[[], None]) -> Engine | None:
+        """Another engine, if a lesson comes before this transaction."""
+        held = False
+        while (moment := self.lessons.due(transaction)) is not None:
+            flush()
+            self.recording.use(self.lessons.hold(moment))
+            held = True
+        return self.recording.engine if held else None
+
+    def see(self, harvest: Harvest) -> None:
+        """What was recorded."""
+        self.lessons.see(harvest.scores)
+
+
+class _Drift:
+    """Watches what is recorded. What was recorded before a replay was resumed it sees again, and is where it was."""
+
+    def __init__(self, session: Session, recorded: Iterator[pa.RecordBatch]) -> None:
+        self._path = session.out / "drift.jsonl"
+        self._watch = Watch(session.model) if session.drift else None
+        self._events: list[DriftEvent] = []
+        if self._watch is not None:
+            for scores in recorded:
+                self.see(scores)
+
+    def see(self, scores: pa.RecordBatch) -> list[DriftEvent]:
+        found = [] if self._watch is None else self._watch.see(scores)
+        self._events += found
+        return found
+
+    def write(self) -> list[dict[str, Any]]:
+        """``drift.jsonl``; returns what is in it."""
+        events = [event.to_dict() for event in self._events]
+        if self._watch is not None:
+            write_whole(self._path, "".join(json.dumps(event) + "\n" for event in events))
+        return events
+
+
 class _InMemory:
     """States in memory, outputs written as they come."""
 
     def __init__(self, session: Session) -> None:
-        self.engine = Engine(session.model, dict(session.states), session.threshold)
+        self._states, self._threshold = dict(session.states), session.threshold
+        self.engine = Engine(session.model, self._states, self._threshold)
         self.reached = START
         self._tally = Tally(session.model.calendar, self.engine.threshold)
         self._files = OutputFiles(session.out, session.model.version)
+
+    def use(self, model: Model) -> None:
+        """Go on with another model."""
+        self.engine = Engine(model, self._states, self._threshold)
+
+    def recorded(self) -> Iterator[pa.RecordBatch]:
+        return iter(())
 
     def record(self, harvest: Harvest) -> None:
         self._files.add(harvest)
@@ -188,6 +274,7 @@ class _Durable:
             "threshold": threshold,
             "policy": build_policy(session.model.settings, threshold)._asdict(),
             "calendar": session.model.calendar.to_dict(),
+            "learning": None if session.learning is None else session.learning.to_dict(),
         }
         if session.resume:
             self._file = self._resumed(session, facts)
@@ -209,6 +296,13 @@ class _Durable:
                 "model, or start anew with another --state"
             )
         return file
+
+    def use(self, model: Model) -> None:
+        """Go on with another model."""
+        self.engine = Engine(model, self._file.states, self.engine.threshold)
+
+    def recorded(self) -> Iterator[pa.RecordBatch]:
+        return self._file.records.score_batches()
 
     def record(self, harvest: Harvest) -> None:
         damaged = next((d for d in harvest.dead_letters if d.kind is Status.DAMAGED), None)

@@ -72,6 +72,14 @@ class Rows(NamedTuple):
     pattern: AnyArray
 
 
+class PriceShift(NamedTuple):
+    """Prices from one day on: of a category, or of all."""
+
+    day: int
+    factor: float
+    category: str | None = None
+
+
 @dataclass(frozen=True)
 class SimulatedStream:
     """Transactions in time order, and which of them are fraud of which pattern, by transaction id."""
@@ -88,10 +96,18 @@ class SimulatedStream:
 class Town:
     """Merchants with prices and popularity, customers with habits, and who will suffer what, and when."""
 
-    def __init__(self, accounts: int, days: int, fraud_share: float = 0.2, merchants: int = 250, seed: int = 0) -> None:
+    def __init__(
+        self,
+        accounts: int,
+        days: int,
+        fraud_share: float = 0.2,
+        merchants: int = 250,
+        seed: int = 0,
+        price_shift: PriceShift | None = None,
+    ) -> None:
         require_memory(_BYTES_A_CUSTOMER * accounts + _BYTES_A_CUSTOMER * merchants, f"{accounts:,} customers")
         rng = np.random.default_rng([seed, 0])
-        self.days, self.seed = days, seed
+        self.days, self.seed, self.price_shift = days, seed, price_shift
         visits = np.array([c[3] for c in _CATEGORIES])
         self.category = rng.choice(len(_CATEGORIES), merchants, p=visits / visits.sum())
         self.level = np.array([c[1] for c in _CATEGORIES])[self.category] + rng.normal(0, 0.25, merchants)
@@ -141,11 +157,18 @@ class Town:
         parts = [(customer, merchant, self.thrift[customer], pattern), *self._frauds(rng, number)]
         who, where, shift, label = (np.concatenate(column) for column in zip(*parts, strict=True))
         log_amount = self.level[where] + shift + self.spread[where] * rng.normal(size=len(who))
-        amount = np.round(np.expm1(np.maximum(log_amount, 0.02)), 2)
+        amount = np.round(np.expm1(np.maximum(log_amount, 0.02)) * self._price_level(number, where), 2)
         time = self._times(number, rng.random(len(who)), who, where, label)
         country, device = self._from_where(number, time, who, label)
         order = np.lexsort((who, time))
         return Rows(*(c[order] for c in (time, who, amount, where, country, device, label)))
+
+    def _price_level(self, number: int, where: AnyArray) -> FloatArray:
+        """What prices at these merchants are on a day, against those of the first."""
+        if self.price_shift is None or number < self.price_shift.day:
+            return np.ones(len(where))
+        dearer = [self.price_shift.category in (None, name) for name, *_ in _CATEGORIES]
+        return np.where(np.array(dearer)[self.category[where]], self.price_shift.factor, 1.0)
 
     def _times(self, number: int, chance: FloatArray, who: AnyArray, where: AnyArray, label: AnyArray) -> FloatArray:
         """When each transaction of a day happens: as customers, or those who pay in their name, are used to."""
@@ -194,7 +217,12 @@ class Town:
 
 
 def simulate(
-    accounts: int = 300, days: int = 120, fraud_share: float = 0.2, merchants: int = 250, seed: int = 0
+    accounts: int = 300,
+    days: int = 120,
+    fraud_share: float = 0.2,
+    merchants: int = 250,
+    seed: int = 0,
+    price_shift: PriceShift | None = None,
 ) -> SimulatedStream:
     """A stream of ``accounts`` customers over ``days``; each of a ``fraud_share`` of them suffers one pattern.
 
@@ -203,7 +231,7 @@ def simulate(
     True
     """
     require_memory(_BYTES_A_TRANSACTION * accounts * days, f"{accounts:,} customers for {days:,} days")
-    town = Town(accounts, days, fraud_share, merchants, seed)
+    town = Town(accounts, days, fraud_share, merchants, seed, price_shift)
     transactions: list[Transaction] = []
     fraud: dict[str, str] = {}
     for transaction, pattern in simulated(town):

@@ -198,7 +198,7 @@ def test_installed_commands_are_found_and_broken_ones_harm_no_other(tmp_path):
     shown = run(tmp_path, "--help")
     assert shown.returncode == 0, shown.stderr
     listed = re.findall(r"^  ([a-z]+) ", shown.stdout.partition("Commands:")[2], flags=re.MULTILINE)
-    commands = ["replay", "fit", "simulate", "alerts", "explain", "budget", "worker"]
+    commands = ["replay", "fit", "simulate", "alerts", "explain", "verdict", "verdicts", "budget", "worker"]
     foreign_ones, groups = ["absent", "broken", "hello", "number"], ["evaluate", "bench"]
     assert listed == [*commands, *foreign_ones, *groups]  # Typer lists groups behind commands
     assert run(tmp_path, "hello").stdout == "hello\n"

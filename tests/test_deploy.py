@@ -110,6 +110,7 @@ def exposed():
     """Samples of a worker's metrics by name, with their labels; and the families' names."""
     metrics = Metrics()
     metrics.rejects.labels("malformed").inc()
+    metrics.drift.labels("rate").inc()
     metrics.model.info({"version": "1"})
     metrics.now.lag = lambda: {0: 1}
     metrics.now.look()

@@ -32,7 +32,8 @@ BASICS = [
 ]
 METHOD = ["transaction", "codes", "account", "batch", "divergence", "library", "score", "alert", "verdict"]
 CORE = [*BASICS, *METHOD, "stores", "step", "result", "engine", "fitting", "records", "clustering"]
-ORDER = [*CORE, "cli", "kafka", "replay", "offline"]
+# Lessons stand behind the core: they use river.
+ORDER = [*CORE, "lessons", "cli", "kafka", "replay", "offline"]
 # What the core does without: Kafka, tables, terminals.
 KAFKA = {"faust", "mode", "aiokafka", "aiohttp", "confluent_kafka", "prometheus_client", "rocksdict"}
 ABOVE_THE_CORE = {*KAFKA, "pandas", "river", "typer", "rich"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from replay.commands.export import check_style, export
 from replay.words import per_thousand
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.command import with_options
@@ -21,6 +21,16 @@ from stream_ccsd.errors import StreamCcsdError
 _DAYS = {"day": 1.0, "week": 7.0}
 _LABELS, _NOTHING = "labels", "none"
 _NAMES = ("champion", "challenger")
+# Of an alert gained or lost, for other programs.
+_COLUMNS = (
+    *("change", "position", "id", "account", "transaction", "time", "when", "amount", "category", "merchant", "score"),
+    *("other_score", "other_alerted_account", "verdict", "expected_loss", "raised_by", "reason", "headline"),
+)
+_KINDS = {
+    "int64": ("position",),
+    "float64": ("time", "amount", "score", "other_score", "expected_loss"),
+    "bool_": ("other_alerted_account",),
+}
 
 
 @dataclass(frozen=True)
@@ -41,9 +51,11 @@ class CompareOptions:
     ] = None
     by: Annotated[str | None, typer.Option(metavar="PERIOD", help="Count also by day or week.")] = None
     limit: Annotated[int, typer.Option(min=0, help="List so many alerts gained, and so many lost.")] = 10
-    style: Annotated[str, typer.Option("--format", help="table, or json: the alerts gained and lost, a line each.")] = (
-        "table"
-    )
+    style: Annotated[
+        str,
+        typer.Option("--format", help="table for people; json, csv or parquet: alerts gained and lost, a row each."),
+    ] = "table"
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Where such rows go; parquet needs one.")] = None
     seed: Annotated[int, typer.Option(help="Of the resampling behind intervals.", min=0, max=2**63 - 1)] = 0
     json_target: JsonOption = None
 
@@ -60,40 +72,41 @@ def compare(options: CompareOptions) -> None:
     from replay.state import StateFile
 
     check_target(options.json_target)
-    for value, known, option in (
-        (options.by, _DAYS, "--by"),
-        (options.style, ("table", "json"), "--format"),
-    ):
-        if value is not None and value not in known:
-            raise typer.BadParameter(f"expected {' or '.join(known)}, got {value!r}", param_hint=option)
+    check_style(options.style, options.out)
+    if options.by is not None and options.by not in _DAYS:
+        raise typer.BadParameter(f"expected {' or '.join(_DAYS)}, got {options.by!r}", param_hint="--by")
     second = options.challenger or challenger_beside(options.champion)
     with (
         closing(StateFile.open(options.champion, read_only=True)) as old,
         closing(StateFile.open(second, read_only=True)) as new,
     ):
         calendar = Calendar.from_dict(old.facts["calendar"])
-        kind, standings = _standings(options, old)
+        kind, standings = _standings(options, old.records)
         width = None if options.by is None else _width(calendar, options.by)
         result = compared(old.records, new.records, standings, limit=options.limit, width=width, seed=options.seed)
     states = dict(zip(_NAMES, (options.champion, second), strict=True))
     for name, path in states.items():
         result[name] = {"state": str(path), **result[name]}
     result |= {"verdicts": kind, "calendar": calendar.to_dict(), "by": options.by}
-    if options.style == "json":
-        for change in ("gained", "lost"):
-            for alert in result[change]:
-                typer.echo(json.dumps({"change": change, **alert}))
+    if options.style != "table" or options.out is not None:
+        rows = [{"change": change, **alert} for change in ("gained", "lost") for alert in result[change]]
+        export(rows, options.style, options.out, _COLUMNS, _KINDS)
         return
     emit(result, options.json_target, _show)
 
 
 def _standings(options: CompareOptions, champion: Any) -> tuple[str, Any]:
-    """What to judge by, and how that is called."""
-    from replay.compare import recorded_labels
+    """What to judge by, and how that is called: a book of verdicts where there is one, else recorded labels."""
+    from replay.compare import recorded_labels, standings_of
+    from replay.verdicts import VerdictBook, book_beside
 
     if options.verdicts == _NOTHING:
         return _NOTHING, None
-    labels = recorded_labels(champion.records)
+    book = book_beside(options.champion) if options.verdicts is None else Path(options.verdicts)
+    if options.verdicts != _LABELS and (options.verdicts is not None or book.exists()):
+        with VerdictBook.open(book, read_only=True) as verdicts:
+            return str(book), standings_of(entry.verdict for entry in verdicts.entries())
+    labels = recorded_labels(champion)
     if labels is None and options.verdicts == _LABELS:
         raise StreamCcsdError(
             f"{options.champion} has no labels recorded: replay with --label COLUMN, or judge by verdicts"

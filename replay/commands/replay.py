@@ -22,7 +22,7 @@ from replay.commands.options import (
     file_calendar,
     stream_time,
 )
-from replay.commands.summary import show_alert, show_fit, show_summary
+from replay.commands.summary import show_alert, show_drift, show_fit, show_summary
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.command import given_flags, with_options
 from stream_ccsd.cli.options import ColumnsOption, FieldOption, columns_schema, declared_fields
@@ -99,13 +99,18 @@ class ReplayOptions:
     days: Annotated[int, typer.Option(help="Of the simulated town.", min=10, max=100_000)] = 120
     seed: Annotated[int, typer.Option(help="Of the simulated town.", min=0, max=2**63 - 1)] = 0
     settings: SettingsOption = None
+    no_drift: Annotated[
+        bool, typer.Option("--no-drift", help="Do not look for changes of the stream: prices, rates, merchants.")
+    ] = False
     every: Annotated[bool, typer.Option("--all", help=f"Print every alert, not only the first {_SHOWN}.")] = False
     json_target: JsonOption = None
 
 
 # What only a file has, and what only scoring needs.
 _OF_A_FILE = ("model", "label", "accounts", "columns", "start", "until", "unseen", "sort", "encoding")
-_OF_SCORING = ("model", "challenger", "state", "unseen", "threshold", "alert_rate", "alerts_per_day", "settings")
+_OF_SCORING = (
+    *("model", "challenger", "state", "unseen", "threshold", "alert_rate", "alerts_per_day", "settings", "no_drift"),
+)
 
 
 @with_options
@@ -140,6 +145,7 @@ def replay(options: ReplayOptions) -> None:
             chosen_threshold(options, begun.model),
             begun.states,
             None if begun.challenger is None else _challenger(options, begun, begun.challenger),
+            not options.no_drift,
         )
         show = begin("replaying")
         with stoppable() as stop:
@@ -147,6 +153,7 @@ def replay(options: ReplayOptions) -> None:
                 pace=pace,
                 stop=stop,
                 on_alert=_printer(console, options.every, begun.model.calendar),
+                on_drift=lambda event: show_drift(console, event, begun.model.calendar),
                 progress=_progress(show, begun.source),
             )
     emit(result | {"fit": begun.fit}, options.json_target, show_summary)

@@ -41,6 +41,12 @@ def show_alert(console: Console, alert: Any, calendar: Calendar) -> None:
     console.print(Padding(why, (0, 0, 0, 4), expand=False), highlight=False)
 
 
+def show_drift(console: Console, event: Any, calendar: Calendar) -> None:
+    """A change of the stream as it is noticed."""
+    console.print(f"[bold]{calendar.show(event.time):>10}  the stream has changed[/bold]", highlight=False)
+    console.print(Padding(escape(event.text), (0, 0, 0, 4), expand=False), highlight=False)
+
+
 def show_summary(console: Console, result: dict[str, Any]) -> None:
     """The first screen: in 80 columns, what was caught, how soon, and why."""
     rate = f" at {result['events_per_s']:,.0f} records/s" if result["events_per_s"] else ""
@@ -55,6 +61,10 @@ def show_summary(console: Console, result: dict[str, Any]) -> None:
         console.print(f"raised by: {_why(result['why'], len(result['why']))}", highlight=False)
     if "challenger" in result:
         console.print(_challenger(result["challenger"], result), highlight=False, soft_wrap=True)
+    if result["drift"]:
+        changes = len(result["drift"])
+        console.print(f"[bold]the stream has changed[/bold] ({changes:,} time(s), see drift.jsonl), lately:")
+        console.print(Padding(escape(result["drift"][-1]["text"]), (0, 0, 0, 4), expand=False), highlight=False)
     if result["latency_p50_ms"] is not None:
         p50, p99 = result["latency_p50_ms"], result["latency_p99_ms"]
         console.print(f"latency of one transaction: p50 {p50:.2f} ms, p99 {p99:.2f} ms")

@@ -35,7 +35,7 @@ class VerdictOptions:
 
     state: StateOption
     finding: Annotated[
-        str | None, typer.Argument(metavar="[fraud|normal|unsure]", help="What it is found to be.", show_default=False)
+        str | None, typer.Argument(metavar="[fraud|normal|unsure]", help="Your finding.", show_default=False)
     ] = None
     alert: Annotated[
         str | None,

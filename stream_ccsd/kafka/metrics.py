@@ -47,6 +47,9 @@ class Metrics:
             registry=self.registry,
         )
         self.alerts = Counter(_PREFIX + "alerts", "Alerts raised", registry=self.registry)
+        self.drift = Counter(
+            _PREFIX + "drift_events", "Changes of the stream that were noticed", ["what"], registry=self.registry
+        )
         self.passed_over = Counter(
             _PREFIX + "passed_over", "Messages read again that had had their effect before", registry=self.registry
         )

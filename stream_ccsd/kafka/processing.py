@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 from stream_ccsd.kafka.consumer import Batch
+from stream_ccsd.kafka.drift import DriftWatch
 from stream_ccsd.kafka.messages import OutgoingRecord
 from stream_ccsd.kafka.metrics import Metrics
 from stream_ccsd.kafka.scoring import TOPIC, PartitionScorer, Scored, check_topic
@@ -67,6 +68,7 @@ class Processor:
         self._scorers: dict[int, PartitionScorer] = {}
         self._log_ends: dict[int, int] = {}
         self._changelog_ends: dict[int, int | None] = {}
+        self._drift = DriftWatch(metrics)
 
     def use(self, model: Model) -> None:
         """Score with another model from the next batch on; states stay."""
@@ -76,6 +78,7 @@ class Processor:
         """After a rebalance: nothing that was known of a partition holds any longer."""
         for known in (self._scorers, self._log_ends, self._changelog_ends):
             known.clear()
+        self._drift.forget()
 
     def close(self) -> None:
         """End the scoring thread."""
@@ -146,7 +149,11 @@ class Processor:
         self._log_ends[partition] = await self.partitions.log_end(partition)
 
     def _score(self, batch: Batch) -> dict[int, Scored]:
-        return {p: self._scorer(p).score(records, self._log_ends[p]) for p, records in batch.items()}
+        scored = {p: self._scorer(p).score(records, self._log_ends[p]) for p, records in batch.items()}
+        for partition, done in scored.items():
+            self._drift.see(partition, self.model, done.results)
+            done.results = []
+        return scored
 
     def _scorer(self, partition: int) -> PartitionScorer:
         if partition not in self._scorers:

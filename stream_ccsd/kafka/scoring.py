@@ -154,6 +154,7 @@ class Scored:
     alerts: int = 0
     passed_over: int = 0
     rejects: Counter[Status] = field(default_factory=Counter)
+    results: list[Result] = field(default_factory=list)  # of all that were entered
 
 
 class PartitionScorer:
@@ -257,6 +258,7 @@ class PartitionScorer:
             return
         key = result.transaction.account.encode()
         done.entered += 1
+        done.results.append(result)
         done.outputs.append(OutgoingRecord(self._settings.scores, key, score_message(record, result), []))
         if result.alert:
             done.alerts += 1

@@ -13,9 +13,8 @@ from stream_ccsd.library.learnt import BIN, BINS, DIFFUSE
 from stream_ccsd.numeric import FloatArray, IntArray
 
 HALF_LIVES = (20.0, 60.0, 180.0)
-"""In lessons."""
-_FADE: FloatArray = 0.5 ** (1.0 / np.array(HALF_LIVES))
-_FORGETS = 0.98  # what a lesson ago still counts when half-lives are compared
+"""In days."""
+_COMPARED = 35.0  # half-life of what half-lives are compared by
 
 
 class AxisLaw:
@@ -26,10 +25,10 @@ class AxisLaw:
         self._counts: FloatArray = np.zeros((len(HALF_LIVES), len(diffuse)))
         self._likelihood: FloatArray = np.zeros(len(HALF_LIVES))
 
-    def fade(self) -> None:
-        """A lesson later."""
-        self._counts *= _FADE[:, None]
-        self._likelihood *= _FORGETS
+    def fade(self, days: float) -> None:
+        """So much later."""
+        self._counts *= 0.5 ** (days / np.array(HALF_LIVES))[:, None]
+        self._likelihood *= 0.5 ** (days / _COMPARED)
 
     def add(self, bins: IntArray, weight: FloatArray) -> None:
         """Count frauds: each is judged by what was known before them. Weights below 0 take back what was wrong."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from stream_ccsd.lessons.adapt import HALF_LIFE, adapted, share_of
 from stream_ccsd.lessons.notebook import Kept, Notebook, record_codes
 from stream_ccsd.lessons.records import base_rate
 from stream_ccsd.lessons.rows import Rows
@@ -29,8 +30,8 @@ from stream_ccsd.score.weighing import evidence_by
 from stream_ccsd.scores import EVIDENCE, TAKEOVER
 from stream_ccsd.verdict import Verdict
 
-# Lessons between two that learn weights, unless there are half as many frauds again.
-_WEIGHED_EVERY, _GROWN = 7, 1.5
+# Days between two lessons that learn weights, unless there are half as many frauds again.
+_WEIGHED_EVERY, _GROWN = 7.0, 1.5
 # Fewer frauds, or other transactions, say nothing about weights.
 _FEWEST_FRAUDS, _FEWEST_NORMALS = 30, 300
 # What takeover may have of the alert budget, as parts of what it had at the fit.
@@ -59,12 +60,13 @@ def listening(model: Model) -> Model:
 class Learner:
     """Holds the newest model. Transactions are shown as they are scored, verdicts told as they arrive."""
 
-    def __init__(self, model: Model, schedule: Schedule) -> None:
-        self.model = listening(model)
+    def __init__(self, model: Model, schedule: Schedule, adapt: bool = False) -> None:
+        self.model = self.first = listening(model)
         self.schedule = schedule
         self.notebook = Notebook(model.laws, model.settings.declared, schedule)
-        self._first = self.model
+        self._adapt = adapt
         self._next: float | None = None
+        self._weighed_every = max(1, round(_WEIGHED_EVERY / self.notebook.days))  # lessons
         self._weighed_at = 0  # frauds that weights were last learnt from
 
     def see(self, results: Iterable[Result]) -> None:
@@ -89,15 +91,22 @@ class Learner:
         """A lesson that was held before: what is known is entered, and its model is at hand already."""
         self._advance(moment)
         self.model = model
-        self._weighed_at = int(model.facts.get("lesson", {}).get("weighed_at", 0))
+        self._weighed_at = int(model.facts.get("lessons", {}).get("weighed_at", 0))
 
     def learn(self, moment: float) -> Model:
         """Hold the lesson of this moment."""
         self._advance(moment)
         book = self.notebook
+        if self._adapt and book.silent is not None:
+            self.model = self._adapted(book.silent)
         if book.kept is not None and book.kept.fraud.any():
             self.model = self._next_model(moment, book.kept)
         return self.model
+
+    def _adapted(self, silent: Rows) -> Model:
+        """Laws moved towards what nobody objected to; rates as well, until verdicts say what they are."""
+        moved = adapted(self.model, silent.take(~silent.alerted), share_of(self.notebook.days, HALF_LIFE))
+        return moved if "lessons" not in self.model.facts else replace(moved, tails=self.model.tails)
 
     def _advance(self, moment: float) -> None:
         self.notebook.advance(moment)
@@ -110,12 +119,12 @@ class Learner:
         frauds = int(kept.fraud.sum())
         enough = frauds >= _FEWEST_FRAUDS and len(kept.fraud) - frauds >= _FEWEST_NORMALS
         weighing = None
-        if enough and (self.notebook.lessons % _WEIGHED_EVERY == 0 or frauds >= _GROWN * max(self._weighed_at, 1)):
+        if enough and (self.notebook.lessons % self._weighed_every == 0 or frauds >= _GROWN * max(self._weighed_at, 1)):
             weighing = weigh_terms(learnt, kept)
             self._weighed_at = frauds
             learnt = learnt._replace(weights=weighing.weights, **weighing.trees._asdict())
         if weighing is None and len(before.roots):
-            tail, facts = self.model.tails["evidence"], dict(self.model.facts["lesson"])
+            tail, facts = self.model.tails["evidence"], dict(self.model.facts["lessons"])
         else:
             evidence = self._evidence(learnt, kept, weighing)
             facts = {"weighed_by": SUM} if weighing is None else _measured(weighing, kept)
@@ -123,7 +132,7 @@ class Learner:
         model = replace(self.model, learnt=read_only(learnt), tails={**self.model.tails, "evidence": tail})
         if weighing is not None:
             model = replace(model, takeover_share=self._takeover_share(model, kept, weighing))
-        return replace(model, facts={**model.facts, "lesson": {**facts, **self._account(moment, kept, learnt)}})
+        return replace(model, facts={**model.facts, "lessons": {**facts, **self._account(moment, kept, learnt)}})
 
     def _counted(self, before: Learnt) -> Learnt:
         """Records and the law of fraud as they are counted by now."""
@@ -171,7 +180,7 @@ class Learner:
         takeover = rarities(model.tails["takeover"], kept.rows.takeover)
         best, most = 0.0, -1.0
         for part in _TAKEOVER_PARTS:
-            share = part * self._first.takeover_share
+            share = part * self.first.takeover_share
             offsets = replace(model, takeover_share=share).budget_offsets()
             score = np.maximum(evidence - offsets[EVIDENCE], takeover - offsets[TAKEOVER])
             precision = average_precision(score, kept.fraud, kept.weight)

@@ -1,7 +1,10 @@
 """What a learner remembers: transactions whose outcome is not known yet, what verdicts say, and what was learnt from.
 
 A transaction is entered once: as fraud or normal as soon as a verdict says so, or as normal when the delay has passed
-in silence. A verdict that is overruled is taken back. What somebody disputes, or is unsure of, is left out until settled.
+in silence. A verdict that is overruled is taken back. What is disputed or unsure is left out until settled.
+
+Counts fade with the age of a transaction, not of what is known of it: a fraud that a chargeback tells of after a month
+says little about where fraud happens now. What is known as soon as any verdict is (``_promptly``) counts in full.
 
 Nothing here depends on what models made of it: a notebook follows from scored transactions and verdicts alone, so that
 it can be written again from records after a process was killed.
@@ -16,21 +19,23 @@ import numpy as np
 
 from stream_ccsd.fields import Field
 from stream_ccsd.lessons.fraud_law import AxisLaw, axis_laws
-from stream_ccsd.lessons.records import FADE, Records, likelihoods
+from stream_ccsd.lessons.records import Records, likelihoods
 from stream_ccsd.lessons.rows import Rows, row_key
 from stream_ccsd.lessons.schedule import Schedule
 from stream_ccsd.library.laws import Laws
 from stream_ccsd.library.learnt import BIN, BINS, HALF_LIVES, OWN_INPUTS, input_names, record_fields
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
-from stream_ccsd.verdict import Standing, Verdict, standing
+from stream_ccsd.verdict import Verdict, standing
 
-LESSONS_KEPT = 60
-"""Lessons back that weights are learnt from."""
-NORMALS = 400
-"""Normal transactions of a lesson that are kept for that; those that were looked at are kept besides."""
+DAYS_KEPT = 60.0
+"""How far back weights are learnt from."""
+NORMALS = 400.0
+"""Normal transactions of a day that are kept for that; those that were looked at are kept besides."""
 # Remembered until so many delays have passed: a verdict that comes after the delay still counts.
 _REMEMBERED = 2.0
-_FORGETS = 0.98  # what a lesson ago still counts when half-lives are compared
+# Share of frauds that are known promptly, at the least, and how fast an opinion of how soon that is changes.
+_PROMPTLY, _LEARNS = 0.2, 0.1
+_COMPARED = 35.0  # half-life, in days, of what half-lives are compared by
 # What is known of a remembered transaction.
 _OPEN, _SILENT, _JUDGED_NORMAL, _FRAUD, _LEFT_OUT = range(5)
 _LABELS = {"normal": _JUDGED_NORMAL, "fraud": _FRAUD, None: _LEFT_OUT}
@@ -44,6 +49,7 @@ class Kept:
     state: AnyArray
     entered: IntArray  # in which lesson
     weight: FloatArray  # transactions that it stands for
+    stale: FloatArray  # days that it was known later than prompt verdicts are
     sampled: AnyArray  # among those that stand for all normal ones
 
     @property
@@ -53,13 +59,13 @@ class Kept:
 
     def take(self, which: AnyArray) -> Kept:
         """Some of them."""
-        sampled = self.sampled[which]
-        return Kept(self.rows.take(which), self.state[which], self.entered[which], self.weight[which], sampled)
+        stale, sampled = self.stale[which], self.sampled[which]
+        return Kept(self.rows.take(which), self.state[which], self.entered[which], self.weight[which], stale, sampled)
 
     @staticmethod
     def concatenate(parts: list[Kept]) -> Kept:
         """One after the other; at least one part."""
-        columns = ([getattr(p, name) for p in parts] for name in ("state", "entered", "weight", "sampled"))
+        columns = ([getattr(p, name) for p in parts] for name in ("state", "entered", "weight", "stale", "sampled"))
         return Kept(Rows.concatenate([p.rows for p in parts]), *(np.concatenate(c) for c in columns))
 
 
@@ -69,17 +75,25 @@ class Notebook:
     def __init__(self, laws: Laws, fields: tuple[Field, ...], schedule: Schedule) -> None:
         self.schedule = schedule
         self.lessons = 0
+        # Where time has no unit, a lesson is as good as a day.
+        self.days = schedule.every / laws.day if laws.day > 0.0 else 1.0
+        self._fading: FloatArray = 0.5 ** (self.days / np.array(HALF_LIVES))
         self.records = [Records(name == "account") for name in record_fields(fields)]
         self.base: FloatArray = np.zeros((2, len(HALF_LIVES)))
         self.law: list[AxisLaw] = axis_laws(laws)
         self.choices: FloatArray = np.zeros((len(self.records), len(HALF_LIVES)))  # likelihoods of half-lives
         self.kept: Kept | None = None
+        self.silent: Rows | None = None  # what this lesson took to be normal
         self.too_late = 0  # verdicts on transactions that were forgotten
         self._names = input_names(fields)
         self._new: list[Rows] = []
         self._pool: Rows | None = None
         self._state: AnyArray = np.zeros(0, np.int8)
         self._entered: IntArray = np.zeros(0, np.int64)
+        self._stale: FloatArray = np.zeros(0)
+        self._prompt: float | None = None  # days until prompt verdicts
+        self._disputed: set[int] = set()
+        self._moment = 0.0
         self._verdicts: dict[int, list[Verdict]] = {}
         self._heard: dict[int, None] = {}  # keys with verdicts that were not looked at yet, in order
 
@@ -103,11 +117,13 @@ class Notebook:
     @property
     def disputed(self) -> int:
         """Transactions that are left out because people disagree."""
-        return sum(standing(verdicts).disputed for verdicts in self._verdicts.values())
+        return len(self._disputed)
 
     def advance(self, moment: float) -> None:
         """To a lesson: what is known by now is entered."""
         self.lessons += 1
+        self._moment = moment
+        self.silent = None
         self._fade()
         self._gather()
         if self._pool is None:
@@ -118,13 +134,13 @@ class Notebook:
 
     def _fade(self) -> None:
         for record in self.records:
-            record.fade()
-        self.base *= FADE
-        self.choices *= _FORGETS
+            record.fade(self._fading)
+        self.base *= self._fading
+        self.choices *= 0.5 ** (self.days / _COMPARED)
         for law in self.law:
-            law.fade()
+            law.fade(self.days)
         if self.kept is not None:
-            recent = self.kept.entered > self.lessons - LESSONS_KEPT
+            recent = (self.lessons - self.kept.entered) * self.days < DAYS_KEPT
             if not recent.all():
                 self.kept = self.kept.take(recent)
 
@@ -136,6 +152,7 @@ class Notebook:
         self._pool, self._new = Rows.concatenate(parts), []
         self._state = np.concatenate([self._state, np.zeros(new, np.int8)])
         self._entered = np.concatenate([self._entered, np.zeros(new, np.int64)])
+        self._stale = np.concatenate([self._stale, np.zeros(new)])
 
     def _apply_verdicts(self) -> None:
         """Enter what was judged, and take back what was overruled."""
@@ -147,15 +164,20 @@ class Notebook:
         places = np.searchsorted(self._pool.key, keys, sorter=order)
         places = order[np.minimum(places, len(order) - 1)]
         found = self._pool.key[places] == keys
-        wanted = np.array([_LABELS[self._standing(int(key)).label] for key in keys[found]], np.int8)
-        for key in keys[found]:
-            del self._heard[int(key)]
-        places = places[found]
-        self._change(places, wanted)
+        wanted = self._labels(keys[found])
+        for key in keys[found].tolist():
+            del self._heard[key]
+        self._change(places[found], wanted)
         self._change_kept(keys[~found])
 
-    def _standing(self, key: int) -> Standing:
-        return standing(self._verdicts[key])
+    def _labels(self, keys: AnyArray) -> AnyArray:
+        """What transactions are by the verdicts on them."""
+        found = np.zeros(len(keys), np.int8)
+        for i, key in enumerate(keys.tolist()):
+            said = standing(self._verdicts[key])
+            found[i] = _LABELS[said.label]
+            (self._disputed.add if said.disputed else self._disputed.discard)(key)
+        return found
 
     def _change(self, places: IntArray, wanted: AnyArray) -> None:
         """Rows of the pool to what they are now known to be."""
@@ -163,12 +185,13 @@ class Notebook:
         was = self._state[places]
         known = (was == _SILENT) | (was == _JUDGED_NORMAL) | (was == _FRAUD)
         moved = known & (was != wanted)
-        self._take_back(self._pool.take(places[moved]), was[moved], self._entered[places[moved]])
+        again = places[moved]
+        self._take_back(self._pool.take(again), was[moved], self._entered[again], self._stale[again])
         self._drop_kept(self._pool.key[places[moved]])
         fresh = (~known | moved) & (wanted != _LEFT_OUT)
         self._state[places] = np.where(known & ~moved, was, wanted)
         self._entered[places[fresh]] = self.lessons
-        self._enter(self._pool.take(places[fresh]), wanted[fresh])
+        self._stale[places[fresh]] = self._enter(self._pool.take(places[fresh]), wanted[fresh])
 
     def _change_kept(self, keys: AnyArray) -> None:
         """The same of transactions that are only kept for weights, or were forgotten; others are still to come."""
@@ -179,9 +202,9 @@ class Notebook:
             key = int(self.kept.rows.key[place])
             self._heard.pop(key, None)
         rows = self.kept.take(chosen)
-        wanted = np.array([_LABELS[self._standing(int(key)).label] for key in rows.rows.key], np.int8)
+        wanted = self._labels(rows.rows.key)
         moved = rows.state != wanted
-        self._take_back(rows.rows.take(moved), rows.state[moved], rows.entered[moved])
+        self._take_back(rows.rows.take(moved), rows.state[moved], rows.entered[moved], rows.stale[moved])
         self._drop_kept(rows.rows.key[moved])
         fresh = moved & (wanted != _LEFT_OUT)
         self._enter(rows.rows.take(fresh), wanted[fresh])
@@ -192,23 +215,38 @@ class Notebook:
         due = np.flatnonzero((self._state == _OPEN) & (self._pool.time <= moment - self.schedule.delay))
         self._state[due] = _SILENT
         self._entered[due] = self.lessons
-        self._enter(self._pool.take(due), np.full(len(due), _SILENT, np.int8))
+        self.silent = self._pool.take(due)
+        self._stale[due] = self._enter(self._pool.take(due), np.full(len(due), _SILENT, np.int8))
 
-    def _enter(self, rows: Rows, state: AnyArray) -> None:
+    def _enter(self, rows: Rows, state: AnyArray) -> FloatArray:
+        """Count them; returns how stale each is."""
         if not len(rows):
-            return
+            return np.zeros(0)
         fraud = state == _FRAUD
         self._judge_half_lives(rows, fraud)
-        ones = np.ones((len(rows), len(HALF_LIVES)))
-        self._count(rows, fraud[:, None] * ones, ones)
+        stale = self._staleness(rows, fraud)
+        left = 0.5 ** (stale[:, None] / np.array(HALF_LIVES))
+        self._count(rows, fraud[:, None] * left, left)
         self._count_law(rows.take(fraud), np.ones(int(fraud.sum())))
-        self._keep(rows, state)
+        self._keep(rows, state, stale)
+        return stale
 
-    def _take_back(self, rows: Rows, was: AnyArray, entered: IntArray) -> None:
+    def _staleness(self, rows: Rows, fraud: AnyArray) -> FloatArray:
+        """Days that they are known later than frauds are whose verdicts come promptly: one in five of them."""
+        day = self.schedule.every / self.days
+        age = np.maximum((self._moment - rows.time) / day, 0.0)
+        if fraud.any():
+            prompt = float(np.quantile(age[fraud], _PROMPTLY))
+            self._prompt = prompt if self._prompt is None else self._prompt + _LEARNS * (prompt - self._prompt)
+        late: FloatArray = np.maximum(age - (age if self._prompt is None else self._prompt), 0.0)
+        return np.where(late < 1.0, 0.0, late)
+
+    def _take_back(self, rows: Rows, was: AnyArray, entered: IntArray, stale: FloatArray) -> None:
         """What was entered, as far as it has not faded."""
         if not len(rows):
             return
-        left = -(FADE[None, :] ** (self.lessons - entered)[:, None])
+        left = -(self._fading[None, :] ** (self.lessons - entered)[:, None])
+        left *= 0.5 ** (stale[:, None] / np.array(HALF_LIVES))
         fraud = was == _FRAUD
         self._count(rows, left * fraud[:, None], left)
         self._count_law(rows.take(fraud), -np.ones(int(fraud.sum())))
@@ -246,11 +284,11 @@ class Notebook:
             own = rows.inputs[:, first + i * len(HALF_LIVES) : first + (i + 1) * len(HALF_LIVES)]
             self.choices[i] += likelihoods(own.astype(float), float(everyone), fraud)
 
-    def _keep(self, rows: Rows, state: AnyArray) -> None:
-        """All frauds, all that were judged, and a sample that stands for all normal ones: those with the lowest keys."""
+    def _keep(self, rows: Rows, state: AnyArray, stale: FloatArray) -> None:
+        """All frauds, all that were judged, and a sample of the normal ones: those with the lowest keys."""
         normal = np.flatnonzero(state != _FRAUD)
         silent = np.flatnonzero(state == _SILENT)
-        chosen = silent[np.argsort(rows.key[silent], kind="stable")[:NORMALS]]
+        chosen = silent[np.argsort(rows.key[silent], kind="stable")[: max(1, round(NORMALS * self.days))]]
         weight = np.ones(len(rows))
         weight[chosen] = len(silent) / max(len(chosen), 1)
         sampled = np.zeros(len(rows), bool)
@@ -263,7 +301,7 @@ class Notebook:
         which = np.flatnonzero((state != _SILENT) | sampled)
         which = which[np.argsort(rows.key[which], kind="stable")]
         entered = np.full(len(which), self.lessons)
-        fresh = Kept(rows.take(which), state[which], entered, weight[which], sampled[which])
+        fresh = Kept(rows.take(which), state[which], entered, weight[which], stale[which], sampled[which])
         self.kept = fresh if self.kept is None else Kept.concatenate([self.kept, fresh])
 
     def _drop_kept(self, keys: AnyArray) -> None:
@@ -277,7 +315,7 @@ class Notebook:
         remembered = self._pool.time > oldest
         if not remembered.all():
             self._pool, self._state = self._pool.take(remembered), self._state[remembered]
-            self._entered = self._entered[remembered]
+            self._entered, self._stale = self._entered[remembered], self._stale[remembered]
         for key in [key for key in self._heard if self._verdicts[key][-1].time < oldest]:
             del self._heard[key]
             self.too_late += 1
@@ -288,6 +326,7 @@ class Notebook:
         for key in keys[~alive].tolist():
             if key not in self._heard:
                 del self._verdicts[key]
+                self._disputed.discard(key)
 
 
 def record_codes(rows: Rows) -> list[AnyArray]:

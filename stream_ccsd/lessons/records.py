@@ -10,8 +10,6 @@ import numpy as np
 from stream_ccsd.library.learnt import HALF_LIVES
 from stream_ccsd.numeric import AnyArray, FloatArray
 
-FADE: FloatArray = 0.5 ** (1.0 / np.array(HALF_LIVES))
-"""What a count is worth a lesson later, by half-life."""
 _STRENGTH = 1.0  # transactions at everyone's rate that a record begins with
 _FORGOTTEN = 0.01  # of a transaction: what is left of a record that is dropped
 _PRIOR = 0.05, 50.0  # frauds and transactions before there are any
@@ -25,9 +23,9 @@ class Records:
         self.counts: FloatArray = np.zeros((0, 2, len(HALF_LIVES)))
         self._only_with_fraud = only_with_fraud
 
-    def fade(self) -> None:
-        """A lesson later; what has nearly faded is dropped."""
-        self.counts *= FADE
+    def fade(self, factor: FloatArray) -> None:
+        """By a factor a half-life; what has nearly faded is dropped."""
+        self.counts *= factor
         kept = self.counts[:, 1, -1] > _FORGOTTEN
         if not kept.all():
             self.codes, self.counts = self.codes[kept], self.counts[kept]

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from stream_ccsd.codes import Codes
 from stream_ccsd.fields import Field
@@ -32,7 +35,9 @@ class Rows:
     inputs: AnyArray  # float32, see ``library.learnt.input_names``
     evidence: FloatArray
     takeover: FloatArray
+    score: FloatArray
     alerted: AnyArray
+    texts: Mapping[int, str] = field(default_factory=dict)  # behind codes that the model does not know
 
     @classmethod
     def of(cls, results: Iterable[Result], model: Model) -> Rows:
@@ -44,6 +49,7 @@ class Rows:
             inputs=np.array([r.inputs for r in used], np.float32).reshape(len(used), model_inputs(model)),
             evidence=np.array([r.evidence for r in used], float),
             takeover=np.array([r.takeover for r in used], float),
+            score=np.array([r.score for r in used], float),
             alerted=np.array([r.alert is not None for r in used], bool),
         )
 
@@ -57,7 +63,27 @@ class Rows:
             inputs=np.array([r["inputs"] for r in used], np.float32).reshape(len(used), model_inputs(model)),
             evidence=np.array([r["evidence"] for r in used], float),
             takeover=np.array([r["takeover"] for r in used], float),
+            score=np.array([r["score"] for r in used], float),
             alerted=np.array([r["alert"] for r in used], bool),
+        )
+
+    @classmethod
+    def of_batch(cls, scores: pa.RecordBatch, model: Model) -> Rows:
+        """The same of score records as a batch of columns."""
+        used = scores.filter(pc.is_valid(scores.column("inputs")))
+        own = ("account", "time", "amount", "category", "merchant", "id")
+        columns = [used.column(name).to_pylist() for name in own]
+        said = [json.loads(text) if text else {} for text in used.column("fields").to_pylist()]
+        transactions = [
+            Transaction(account, time, amount, category, merchant, name, given)
+            for account, time, amount, category, merchant, name, given in zip(*columns, said, strict=True)
+        ]
+        flat = used.column("inputs").flatten().to_numpy(zero_copy_only=False)
+        return cls(
+            **rows_of(transactions, model.codes, model.settings.declared),
+            inputs=flat.astype(np.float32).reshape(len(transactions), model_inputs(model)),
+            **{name: used.column(name).to_numpy().astype(float) for name in ("evidence", "takeover", "score")},
+            alerted=used.column("alert").to_numpy(zero_copy_only=False).astype(bool),
         )
 
     def __len__(self) -> int:
@@ -65,12 +91,16 @@ class Rows:
 
     def take(self, which: AnyArray) -> Rows:
         """Some of them."""
-        return Rows(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
+        return Rows(**{name: getattr(self, name)[which] for name in _COLUMNS}, texts=self.texts)
 
     @staticmethod
     def concatenate(parts: Sequence[Rows]) -> Rows:
         """One after the other; at least one part."""
-        return Rows(**{f.name: np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(Rows)})
+        columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+        texts: dict[int, str] = {}
+        for part in parts:
+            texts |= {code: text for code, text in part.texts.items() if code not in texts}
+        return Rows(**columns, texts=texts)
 
 
 def model_inputs(model: Model) -> int:
@@ -83,24 +113,36 @@ def _transaction(record: dict[str, Any]) -> Transaction:
     return Transaction(**own, fields=record["fields"] or {})
 
 
+_COLUMNS = tuple(f.name for f in fields(Rows) if f.name != "texts")
+
+
 def row_key(account: str, transaction: str) -> int:
     """By which a verdict finds its transaction."""
     return identity(f"{account}\0{transaction}")
 
 
-def rows_of(transactions: Sequence[Transaction], codes: Codes, declared: tuple[Field, ...]) -> dict[str, AnyArray]:
-    """The columns that are the transactions' own."""
+def rows_of(transactions: Sequence[Transaction], codes: Codes, declared: tuple[Field, ...]) -> dict[str, Any]:
+    """The columns that are the transactions' own, and the texts behind codes that are new."""
     categories = [f.name for f in declared if f.kind == "category"]
     numbers = [f.name for f in declared if f.kind == "number"]
     count = len(transactions)
+    texts: dict[int, str] = {}
+
+    def code(text: str) -> int:
+        known = codes(text)
+        if known not in codes.names:
+            texts.setdefault(known, text)
+        return known
+
     return {
+        "texts": texts,
         "key": np.array([row_key(t.account, t.id) for t in transactions], np.uint64),
         "account": np.array([identity(t.account) for t in transactions], np.uint64),
         "time": np.array([t.time for t in transactions], float),
         "amount": np.array([t.amount for t in transactions], float),
-        "category": np.array([codes(t.category) for t in transactions], np.uint64),
-        "merchant": np.array([codes(t.merchant) for t in transactions], np.uint64),
-        "names": np.array([[codes(category_value(t, f)) for f in categories] for t in transactions], np.uint64).reshape(
+        "category": np.array([code(t.category) for t in transactions], np.uint64),
+        "merchant": np.array([code(t.merchant) for t in transactions], np.uint64),
+        "names": np.array([[code(category_value(t, f)) for f in categories] for t in transactions], np.uint64).reshape(
             count, len(categories)
         ),
         "numbers": np.array([[number_value(t, f) for f in numbers] for t in transactions], float).reshape(

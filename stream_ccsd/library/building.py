@@ -100,10 +100,7 @@ class Axes(NamedTuple):
         parts = np.split(
             seen.log_amount[order], np.cumsum(np.bincount(seen.category, minlength=len(seen.categories)))[:-1]
         )
-        center = [
-            (len(part) * np.median(part) + _CENTER_STRENGTH * everywhere) / (len(part) + _CENTER_STRENGTH)
-            for part in parts
-        ]
+        center = [center_of(len(part), float(np.median(part)), everywhere) for part in parts]
         gaps = seen.gap[seen.gap > 0]
         gap_scale = _GAP_SHARE * float(np.median(gaps)) if len(gaps) else 1.0
         scales, reaches = [], []
@@ -121,6 +118,11 @@ class Axes(NamedTuple):
             number_scale=np.array(scales),
             number_reach=np.array(reaches),
         )
+
+
+def center_of(mass: float, median: float, everywhere: float) -> float:
+    """Of the log amounts of a category, which leans on that of all."""
+    return (mass * median + _CENTER_STRENGTH * everywhere) / (mass + _CENTER_STRENGTH)
 
 
 class KernelLaw(NamedTuple):
@@ -229,14 +231,12 @@ def build_laws(
             (seen.pair, len(seen.pairs)),
         )
     ]
-    of_pair = np.searchsorted(seen.categories, seen.pairs >> np.uint64(32))
-    merchants = 1.0 + np.bincount(of_pair[amounts[2].mass > 0], minlength=len(seen.categories)).astype(float)
     return read_only(
         Laws(
-            **_joined("amount", amounts, gaussian(chosen.sigma_u)),
+            **joined("amount", amounts, gaussian(chosen.sigma_u)),
             categories=seen.categories,
             pairs=seen.pairs,
-            merchants=merchants,
+            merchants=merchants_of(seen.categories, seen.pairs[amounts[2].mass > 0]),
             center=axes.center,
             amount_scale=axes.amount_scale,
             **_usual(seen, weight, chosen, axes),
@@ -261,12 +261,18 @@ def build_laws(
     )
 
 
+def merchants_of(categories: AnyArray, pairs: AnyArray) -> FloatArray:
+    """How many merchants each category has, and one for those never seen."""
+    of_pair = np.searchsorted(categories, pairs >> np.uint64(32))
+    return 1.0 + np.bincount(of_pair, minlength=len(categories)).astype(float)
+
+
 def _always(term: str) -> bool:
     """What fraud is about, whatever it gains: money, and where it is spent."""
     return term in ("amount", "category", "merchant", "habit")
 
 
-def _joined(name: str, laws: list[KernelLaw], kernel: FloatArray) -> dict[str, Any]:
+def joined(name: str, laws: list[KernelLaw], kernel: FloatArray) -> dict[str, Any]:
     """Several families of laws on one axis, one after the other."""
     shift = np.cumsum([0, *(len(law.cells) for law in laws)])
     start = np.concatenate([law.start[:-1] + by for law, by in zip(laws, shift, strict=False)] + [shift[-1:]])
@@ -326,9 +332,9 @@ def _declared(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axe
         missing.append(1.0 - weight[have].sum() / weight.sum())
     longest = max((len(kernel) for kernel in kernels), default=1)
     padded = np.stack([np.pad(kernel, (0, longest - len(kernel))) for kernel in kernels] or [np.zeros(1)])
-    joined = _joined("number", numbers or [_nothing()], padded)
+    number = joined("number", numbers or [_nothing()], padded)
     if not numbers:
-        joined["number_start"], joined["number_mass"] = np.zeros(1, np.int64), np.empty(0)
+        number["number_start"], number["number_mass"] = np.zeros(1, np.int64), np.empty(0)
     count = len(keys)
     return {
         "name_start": np.array(start, np.int64),
@@ -337,7 +343,7 @@ def _declared(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axe
         "name_mass": np.array(mass, dtype=float),
         "name_strength": np.array(chosen.name_strength or (1.0,) * count, dtype=float),
         "name_own": np.array(chosen.name_own or (1e12,) * count, dtype=float),
-        **joined,
+        **number,
         "number_scale": axes.number_scale,
         "number_reach": axes.number_reach,
         "number_missing": np.array(missing, dtype=float),

@@ -26,6 +26,8 @@ COUNTS = 25
 RATES = 18
 """Classes of how often an account pays: unknown, then powers of 2 of its usual gap."""
 EVERYTHING = 0
+# Milliseconds of a day.
+_DAY = 86_400_000.0
 
 
 class Laws(NamedTuple):
@@ -176,6 +178,26 @@ def usual_density(laws: Laws, innovation: float) -> float:
     cell = int(np.rint(innovation / CELL))
     last = len(laws.usual_cells)
     return kernel_sum(laws.usual_cells, laws.usual_weight, 0, last, laws.usual_kernel, cell) + laws.floor
+
+
+@njit(cache=True, nogil=True)
+def hour_and_weekday(laws: Laws, time: float) -> tuple[float, float]:
+    """Of a time, where times have a unit: hours from 0 to 24, days from 0 for Monday."""
+    # In whole milliseconds: a time on the hour is not a bit of rounding before it.
+    since = np.rint((time / laws.day + laws.day_shift) * _DAY)
+    midnight = np.floor(since / _DAY)
+    weeks = (midnight + laws.week_shift) / 7.0
+    hour = min(max((since - midnight * _DAY) * 24.0 / _DAY, 0.0), 24.0 - 1e-9)
+    return hour, np.rint(7.0 * (weeks - np.floor(weeks))) % 7
+
+
+@njit(cache=True, nogil=True)
+def hours_of(laws: Laws, times: FloatArray) -> FloatArray:
+    """Hours of the day of many times."""
+    out = np.empty(len(times))
+    for i in range(len(times)):
+        out[i], _ = hour_and_weekday(laws, times[i])
+    return out
 
 
 @njit(cache=True, nogil=True)

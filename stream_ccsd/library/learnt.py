@@ -25,7 +25,7 @@ from stream_ccsd.library.laws import OCTAVES
 from stream_ccsd.numeric import AnyArray, FloatArray
 
 HALF_LIVES = (1.0, 2.0, 5.0, 20.0, 60.0)
-"""Of records, in lessons: a terminal's rate moves within days, that of a category within months."""
+"""Of records, in days: a terminal's rate moves within days, that of a category within months."""
 NAMED_RECORDS = ("account", "category", "merchant")
 """Records that every transaction has; those of declared categories follow."""
 OWN_INPUTS = ("takeover", "size", "beyond", "at_hour", "at_weekday", "after")

@@ -187,7 +187,7 @@ class Versions:
             try:
                 said = describe_model(self.folder / name)
                 facts = said.get("facts", {})
-                made = {key: value for key, value in facts.items() if key not in ("lesson",)}
+                made = {key: value for key, value in facts.items() if key not in ("measured", "lessons")}
                 row |= {"version": said.get("version"), "fingerprint": said.get("fingerprint")}
                 row |= {"threshold": said.get("threshold"), "fields": said.get("settings", {}).get("fields", [])}
                 row |= {"made_from": made, "measured": facts.get("measured"), "lessons": facts.get("lessons")}

@@ -31,15 +31,13 @@ from stream_ccsd.account import (
     VIEW,
     WEEKDAY,
 )
-from stream_ccsd.library.laws import COUNTS, RATES, Laws, gap_position, residual
+from stream_ccsd.library.laws import COUNTS, RATES, Laws, gap_position, hour_and_weekday, residual
 from stream_ccsd.library.windows import enter_amount
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.settings import Settings
 
 # Gaps that a usual one is worth at least, before an account belongs to a class.
 _SETTLED = 3.0
-# Milliseconds of a day.
-_DAY = 86_400_000.0
 # How far apart, in log amounts, payments at one place may lie and still be alike.
 _SPREAD = 0.25
 # What one amount may lie beyond the usual, in log amounts, where several are added up.
@@ -95,12 +93,7 @@ def _look_at_clock(laws: Laws, account: Any, time: float, view: FloatArray) -> N
     view[AT_HOUR] = view[HOUR_WEIGHT] = 0.0
     if laws.day <= 0.0:
         return
-    # In whole milliseconds: a time on the hour is not a bit of rounding before it.
-    since = np.rint((time / laws.day + laws.day_shift) * _DAY)
-    midnight = np.floor(since / _DAY)
-    view[HOUR] = min(max((since - midnight * _DAY) * 24.0 / _DAY, 0.0), 24.0 - 1e-9)
-    weeks = (midnight + laws.week_shift) / 7.0
-    view[WEEKDAY] = np.rint(7.0 * (weeks - np.floor(weeks))) % 7
+    view[HOUR], view[WEEKDAY] = hour_and_weekday(laws, time)
     hour = int(view[HOUR])
     # A bin and half of each neighbour: two hours' worth of weight.
     near = account.hours[hour] + 0.5 * (account.hours[(hour + 1) % HOURS] + account.hours[(hour - 1) % HOURS])

@@ -140,7 +140,6 @@ def position(state):
 
 def test_killed_twelve_times(alone, stream_file, model_folder, other_folder, tmp_path):
     chance, state, kills = random.Random(1), tmp_path / "state.db", 0
-    apart = set()
     while True:
         more = ["--resume"] if state.exists() else []
         speed = ["--speed", "400"] if kills < 12 else []
@@ -161,7 +160,6 @@ def test_killed_twelve_times(alone, stream_file, model_folder, other_folder, tmp
         process.send_signal(signal.SIGKILL)
         process.communicate()
         kills += 1
-        apart.add(position(state) - position(challenger_beside(state)))
     assert both(tmp_path / "out") == alone
     assert position(state) == position(challenger_beside(state))
 

@@ -33,6 +33,7 @@ def test_without_arguments_it_shows_alerts_and_counts_the_catch(tmp_path, monkey
         "alerts.jsonl",
         "scores.parquet",
         "dead_letters.jsonl",
+        "drift.jsonl",
         "report.html",
     }
     page = (tmp_path / "replay-output" / "report.html").read_text(encoding="utf-8")

@@ -1,6 +1,7 @@
 """Champion against challenger: every count against a slow and obvious one, intervals against their meaning."""
 
 import json
+import shutil
 from contextlib import closing
 from dataclasses import replace
 
@@ -15,6 +16,7 @@ from replay.session import Session
 from replay.shadow import challenger_beside
 from replay.source import FileSource, ListSource
 from replay.state import StateFile
+from replay.verdicts import VerdictBook, book_beside
 from stream_ccsd.cli.main import app
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.verdict import Verdict
@@ -219,12 +221,48 @@ def test_the_command_for_people(place):
     assert "recall" not in nothing
 
 
-def test_the_command_lists_changes_a_line_each(place):
-    found = [
-        json.loads(line) for line in run("--champion", place / "replay.db", "--format", "json").stdout.splitlines()
-    ]
+def test_changes_for_other_programs(place, tmp_path):
+    champion = ["--champion", place / "replay.db"]
+    found = [json.loads(line) for line in run(*champion, "--format", "json").stdout.splitlines()]
     assert {row["change"] for row in found} == {"gained", "lost"}
     assert all(row["headline"] for row in found)
+    run(*champion, "--format", "parquet", "--out", tmp_path / "c.parquet")
+    table = pq.read_table(tmp_path / "c.parquet")
+    assert [json.loads(text) for text in table["json"].to_pylist()] == found
+    assert table["other_score"].to_pylist() == [row["other_score"] for row in found]
+    assert len(run(*champion, "--format", "csv").stdout.splitlines()) == len(found) + 1
+
+
+def test_verdicts_of_the_book_beside_the_champion(place, tmp_path):
+    """Once there is one, it is what counts; alerts that nobody judged are said to be so."""
+    for name in ("replay.db", "replay.db.challenger"):
+        shutil.copy(place / name, tmp_path / name)
+    old, _ = rows(place)
+    alerts = [row for row in old if row["alert"]][:8]
+    with VerdictBook.create(book_beside(tmp_path / "replay.db")) as book:
+        for row in alerts:
+            said = "fraud" if row["label"] else "normal"
+            book.append([Verdict(row["id"], row["account"], said, "ann", row["time"] + 1.0)])
+        first = alerts[0]
+        opposite = "normal" if first["label"] else "fraud"
+        book.append([Verdict(first["id"], first["account"], opposite, "bob", first["time"] + 2.0)])
+    champion = ["--champion", tmp_path / "replay.db"]
+    result = json.loads(run(*champion, "--json", "-").stdout)
+    judged = result["judged"]
+    assert result["verdicts"] == str(tmp_path / "replay.db.verdicts")
+    assert (judged["frauds"], judged["normals"]) == (
+        sum(bool(row["label"]) for row in alerts[1:]),
+        sum(not row["label"] for row in alerts[1:]),
+    )
+    assert judged["unjudged_alerts"]["champion"] == sum(row["alert"] for row in old) - 7
+    said = " ".join(run(*champion).output.split())
+    assert "nobody has judged" in said
+    assert RECALL_NOTE in said
+    assert json.loads(run(*champion, "--verdicts", "labels", "--json", "-").stdout)["verdicts"] == "labels"
+    named = run("--champion", place / "replay.db", "--verdicts", tmp_path / "replay.db.verdicts", "--json", "-")
+    assert json.loads(named.stdout)["judged"] == judged
+    wrong = run("--champion", place / "replay.db", "--verdicts", place / "replay.db", code=1)
+    assert "book of verdicts" in str(wrong.exception)
 
 
 def test_what_cannot_be_compared_is_said(place, model, stream_file, tmp_path):

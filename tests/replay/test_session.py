@@ -21,7 +21,7 @@ from replay.tally import Tally
 from stream_ccsd.errors import StreamCcsdError
 from tests.conftest import scores_at, with_settings
 
-FILES = ("scores.parquet", "alerts.jsonl", "dead_letters.jsonl")
+FILES = ("scores.parquet", "alerts.jsonl", "dead_letters.jsonl", "drift.jsonl")
 
 
 def contents(folder):

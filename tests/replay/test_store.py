@@ -57,6 +57,26 @@ def alerts(folder):
     return found
 
 
+def test_alerts_by_name_and_place(records, alerts):
+    for alert in (alerts[0], alerts[-1]):
+        assert records.alert_at(alert["position"]) == alert
+        assert records.alerts_named(alert["id"]) == [alert]
+        same = [other for other in alerts if other["transaction"] == alert["transaction"]]
+        assert records.alerts_named(alert["transaction"]) == same
+    assert records.alert_at(0) is None
+    assert records.alert_at(10**30) is None
+    assert records.alerts_named("none") == []
+
+
+def test_which_transactions_were_scored(records, scores):
+    known = {(row["account"], row["id"]) for row in (scores[0], scores[BATCH], scores[-1])}
+    others = {(scores[0]["account"], "none"), ("nobody", scores[0]["id"])}
+    assert records.scored(known | others) == known
+    assert records.scored(others) == set()
+    assert records.scored([]) == set()
+    assert records.newest_time() == max(row["time"] for row in scores)
+
+
 LIMITS = st.none() | st.integers(1, 30) | st.just(10**30)
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.commands import RUN
 
-FILES = ("scores.parquet", "alerts.jsonl", "dead_letters.jsonl")
+FILES = ("scores.parquet", "alerts.jsonl", "dead_letters.jsonl", "drift.jsonl")
 
 
 def command(stream_file, model_folder, folder, *more):
