@@ -162,6 +162,8 @@ class LearningScorer(EngineScorer):
         return np.concatenate(scores)
 
     def _lessons_before(self, moment: float) -> None:
+        if moment > self.engine.model.latest_time:  # a mistake, which the engine refuses: no years of lessons before it
+            return
         while (due := self.learner.due(moment)) is not None:
             started = time.perf_counter()
             self.learner.hear(self._verdicts(self.desk.news(due)))
