@@ -16,8 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import json as arrow_json
 
-from stream_ccsd.fields import OWN
-from stream_ccsd.library.learnt import term_names
+from stream_ccsd.fields import OWN, law_terms
 from stream_ccsd.library.model import Model
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 from stream_ccsd.result import Result
@@ -70,7 +69,7 @@ class Layout:
         category = _most(laws.categories, mass[1 : 1 + known], _CATEGORIES)
         code, owner = np.unique(laws.pairs & np.uint64(2**32 - 1), return_inverse=True)
         merchant = _most(code, np.bincount(owner, mass[1 + known :]), _MERCHANTS)
-        names = term_names(model.settings.declared)
+        names = law_terms(model.settings.declared)
         tells = model.laws.tells.tolist()
         places = [i for i, n in enumerate(names) if tells[i] and n != "habit" and not n.endswith(OWN)]
         return cls(
