@@ -17,6 +17,7 @@ from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.library.model import Model
+from stream_ccsd.numeric import FloatArray
 from stream_ccsd.progress import Progress
 from stream_ccsd.sampling import shuffled
 from stream_ccsd.settings import Settings
@@ -128,6 +129,14 @@ def rate_of(model: Model, alerts_per_day: float) -> float:
     return float(alerts_per_day / transactions)
 
 
+def time_at(share: float, times: FloatArray) -> float:
+    """When so much of a stream's time has passed: what decides is where nearly all of its times lie."""
+    ordered = np.sort(times)
+    stray = len(ordered) // _STRAY
+    first, last = float(ordered[stray]), float(ordered[-1 - stray])
+    return first + share * (last - first)
+
+
 @dataclass(frozen=True)
 class FirstPart:
     """The beginning of a stream: where it ends, and everything in it."""
@@ -146,21 +155,22 @@ class FirstPart:
         StreamCcsdError
             If there is too little in it to fit on.
         """
-        times = np.sort(np.fromiter((t.time for t in _transactions(source)), float))
+        times = np.fromiter((t.time for t in _transactions(source)), float)
         if not len(times):
             raise StreamCcsdError(f"{source.name} has no transaction to fit on")
-        stray = len(times) // _STRAY
-        first, last = float(times[stray]), float(times[-1 - stray])
-        until = first + FIRST_PART * (last - first)
-        part = cls(until, [t for t in _transactions(source) if t.time < until])
-        accounts = len({t.account for t in part.transactions})
-        if len(part.transactions) < _FEWEST or accounts < 2:
+        until = time_at(FIRST_PART, times)
+        return cls(until, [t for t in _transactions(source) if t.time < until]).checked(source.name)
+
+    def checked(self, name: str) -> FirstPart:
+        """Itself, if there is enough in it to fit on; raises as :meth:`of`."""
+        accounts = len({t.account for t in self.transactions})
+        if len(self.transactions) < _FEWEST or accounts < 2:
             raise StreamCcsdError(
-                f"the first {FIRST_PART:.0%} of the time of {source.name} hold {len(part.transactions):,} transactions "
+                f"the first {FIRST_PART:.0%} of the time of {name} hold {len(self.transactions):,} transactions "
                 f"of {accounts:,} accounts, too few to fit a model on: at least {_FEWEST} of 2 are needed. Take a "
                 "longer file, or a model of another one (stream-ccsd fit, then --model)"
             )
-        return part
+        return self
 
     def fit(self, settings: Settings, progress: Progress | None = None) -> Model:
         """A model of all of it. It says until when it was fitted: a resumed replay goes on from there."""

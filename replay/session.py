@@ -28,6 +28,7 @@ from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.lessons.drift import DriftEvent, Watch
+from stream_ccsd.lessons.learner import listening
 from stream_ccsd.library.model import Model
 from stream_ccsd.status import Status
 from stream_ccsd.stores import DeadLetterCount
@@ -210,7 +211,8 @@ class _Drift:
 
     def __init__(self, session: Session, recorded: Iterator[pa.RecordBatch]) -> None:
         self._path = session.out / "drift.jsonl"
-        self._watch = Watch(session.model) if session.drift else None
+        model = session.model if session.learning is None else listening(session.model)
+        self._watch = Watch(model) if session.drift else None
         self._events: list[DriftEvent] = []
         if self._watch is not None:
             for scores in recorded:

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from offline.commands.options import CacheOption, cache_folder
+from offline.commands.verdicts import PROTOCOLS, VerdictOptions, chosen_plan, refuse_others, run_late, show_late
 from offline.published import FRAUD_SIGMA_X, FRAUD_SIGMA_Y
 from replay.commands.options import SettingsOption, chosen_settings
 from stream_ccsd.cli.command import given_flags, with_options
@@ -35,7 +36,11 @@ class FraudOptions:
         ),
     ] = None
     protocol: Annotated[
-        str, typer.Option(help="stream (causal, label-blind), paper, both, or time (early against late).")
+        str,
+        typer.Option(
+            help="stream (causal, label-blind), paper, both, time (early against late), verdicts (labels come late and "
+            "are learnt from), or handbook (the same in the Fraud Detection Handbook's own weeks)."
+        ),
     ] = "stream"
     split: Annotated[
         str,
@@ -54,8 +59,12 @@ class FraudOptions:
         bool, typer.Option(help="Among them those that are trees, which take minutes where there are a million rows.")
     ] = True
     divergence: Annotated[
-        bool, typer.Option(help="Compute the divergence score too, which no alert needs; without it is much quicker.")
-    ] = True
+        bool | None,
+        typer.Option(
+            help="Compute the divergence score too, which no alert needs; without it is much quicker. By default, "
+            "unless verdicts are learnt from."
+        ),
+    ] = None
     sigma_x: Annotated[float | None, typer.Option(help=f"Fix the window bandwidth (paper {FRAUD_SIGMA_X}).")] = None
     sigma_y: Annotated[float | None, typer.Option(help=f"Fix the change bandwidth (paper {FRAUD_SIGMA_Y}).")] = None
     label: Annotated[str, typer.Option(help="Label column, 0 or 1.")] = "fraud"
@@ -86,16 +95,18 @@ _OF_A_FILE = ("split", "label", "by", "columns", "field", "time_unit", "time_ori
 
 
 @with_options
-def fraud(options: FraudOptions) -> None:
+def fraud(options: FraudOptions, late: VerdictOptions) -> None:
     """Fraud on VAL and TEST accounts: rankings, operating points, detection delay, baselines beside them.
 
     The paper's protocol takes windows more densely where the label says fraud; the stream protocol cannot know labels.
     """
     protocols = {"both": ["paper", "stream"]}.get(options.protocol, [options.protocol])
-    if protocols[0] not in ("paper", "stream", "time"):
+    if protocols[0] not in ("paper", "stream", "time", *PROTOCOLS):
         raise typer.BadParameter(
-            f"expected stream, paper, both or time, got {options.protocol!r}", param_hint="--protocol"
+            f"expected stream, paper, both, time, verdicts or handbook, got {options.protocol!r}",
+            param_hint="--protocol",
         )
+    refuse_others(options, late, protocols)
     if options.split not in _SPLITS:
         raise typer.BadParameter(f"expected {', '.join(_SPLITS)}, got {options.split!r}", param_hint="--split")
     if options.split != "sets" and "paper" in protocols:
@@ -111,6 +122,9 @@ def fraud(options: FraudOptions) -> None:
         if needless:
             raise StreamCcsdError(f"{', '.join(needless)} need --data: a file of labelled transactions")
         _patterns(seeds, settings, options.json_target)
+        return
+    if options.protocol in PROTOCOLS:
+        _late(options, late, settings, seeds)
         return
     from offline.fraud.data import load_labelled
     from offline.fraud.evaluate import evaluate_fraud
@@ -138,18 +152,35 @@ def fraud(options: FraudOptions) -> None:
     emit(result, options.json_target, _show)
 
 
+def _late(options: FraudOptions, late: VerdictOptions, settings: Any, seeds: list[int]) -> None:
+    """Labels come late, and are learnt from."""
+    plan = chosen_plan(options, late, seeds)
+    from offline.fraud.data import load_labelled
+
+    assert options.data is not None
+    with progress_bar() as start:
+        labelled = load_labelled(options.data, columns_schema(options.columns, settings.declared), options.label)
+        cache = cache_folder() if options.use_cache else None
+        result = run_late(labelled, settings, options.protocol, plan, cache, start)
+    emit(result, options.json_target, show_late)
+
+
 def _settings(options: FraudOptions) -> Any:
     """The engine's; where labels are unknown, some of what is fitted on is taken to be fraud."""
+    from offline.fraud.handbook import ORIGIN
     from replay.fitting import CONTAMINATION
 
+    unit, origin = options.time_unit, options.time_origin
+    if options.protocol == "handbook" and unit is None:
+        unit, origin = "seconds", origin or ORIGIN
     return chosen_settings(
         options.settings,
         declared_fields(options.field),
-        time_unit=options.time_unit,
-        time_origin=options.time_origin,
+        time_unit=unit,
+        time_origin=origin,
         sigma_x=options.sigma_x,
         sigma_y=options.sigma_y,
-        divergence=options.divergence,
+        divergence=options.protocol not in PROTOCOLS if options.divergence is None else options.divergence,
         contamination=CONTAMINATION if options.split == "unlabelled" else None,
     )
 

@@ -74,8 +74,13 @@ def evaluate_fraud(
         for r, job in zip(results, jobs, strict=True)
         if "varied" in job
     ]
+    return {"data": data_facts(data), "runs": runs, **({"sensitivity": varied_runs} if sensitivity else {})}
+
+
+def data_facts(data: LabelledData) -> dict[str, Any]:
+    """What was evaluated on."""
     fraud_accounts = data.fraud_accounts()
-    facts = {
+    return {
         "name": data.name,
         "fingerprint": data.fingerprint,
         "transactions": len(data.transactions),
@@ -85,7 +90,6 @@ def evaluate_fraud(
         "kinds": [] if data.kinds is None else sorted(set(data.kinds[data.fraud])),
         "refused": data.refused,
     }
-    return {"data": facts, "runs": runs, **({"sensitivity": varied_runs} if sensitivity else {})}
 
 
 def _run_job(data: LabelledData, job: dict[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pandas as pd
 from offline.bench.peers import peer
 from offline.fraud.split import Split
 from stream_ccsd.alert.threshold import threshold_by_f1
-from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 
 _CURVE_POINTS = 150
 
@@ -89,6 +89,35 @@ def precision_at(labels: AnyArray, scores: FloatArray, count: int) -> float:
     """Share of positives among the ``count`` highest scores."""
     order = np.argsort(-filled(scores), kind="stable")[:count]
     return float(np.mean(np.asarray(labels)[order]))
+
+
+def highest_by_card(cards: IntArray, scores: FloatArray) -> tuple[IntArray, FloatArray]:
+    """Each card once, and the highest of its scores; a missing score is below every other."""
+    names, place = np.unique(cards, return_inverse=True)
+    highest = np.full(len(names), -np.inf)
+    np.maximum.at(highest, place, filled(scores))
+    return names, highest
+
+
+def card_precisions(
+    day: IntArray, card: IntArray, fraud: AnyArray, scores: FloatArray, count: int = 100
+) -> dict[int, float]:
+    """CP@``count`` of each day, as the Handbook has it: how many of so many cards have fraud that day.
+
+    The cards with the highest scores of a day; those that were found leave all later days. Rows are in order of days.
+    """
+    found: set[int] = set()
+    precisions = {}
+    days, edges = np.unique(day, return_index=True)
+    for today, begin, end in zip(days.tolist(), edges, [*edges[1:], len(day)], strict=True):
+        names, highest = highest_by_card(card[begin:end], scores[begin:end])
+        defrauded = set(card[begin:end][fraud[begin:end]].tolist())
+        waiting = np.array([name not in found for name in names.tolist()], bool)
+        chosen = names[waiting][np.argsort(-highest[waiting], kind="stable")[:count]].tolist()
+        caught = defrauded & set(chosen)
+        precisions[today] = len(caught) / count
+        found |= caught
+    return precisions
 
 
 def curves(labels: AnyArray, scores: FloatArray) -> dict[str, list[list[float]]]:

@@ -11,6 +11,15 @@ import typer
 from rich.console import Console
 
 from replay.commands.kafka import KafkaConfigOption, send
+from replay.commands.learning import (
+    AdaptOption,
+    DelayOption,
+    LearnOption,
+    VerdictsFromOption,
+    VerdictsOption,
+    check_learning,
+    chosen_learning,
+)
 from replay.commands.options import (
     AlertRateOption,
     AlertsPerDayOption,
@@ -99,6 +108,11 @@ class ReplayOptions:
     days: Annotated[int, typer.Option(help="Of the simulated town.", min=10, max=100_000)] = 120
     seed: Annotated[int, typer.Option(help="Of the simulated town.", min=0, max=2**63 - 1)] = 0
     settings: SettingsOption = None
+    learn: LearnOption = None
+    delay: DelayOption = "7d"
+    verdicts_from: VerdictsFromOption = None
+    verdicts: VerdictsOption = None
+    adapt: AdaptOption = False
     no_drift: Annotated[
         bool, typer.Option("--no-drift", help="Do not look for changes of the stream: prices, rates, merchants.")
     ] = False
@@ -110,6 +124,7 @@ class ReplayOptions:
 _OF_A_FILE = ("model", "label", "accounts", "columns", "start", "until", "unseen", "sort", "encoding")
 _OF_SCORING = (
     *("model", "challenger", "state", "unseen", "threshold", "alert_rate", "alerts_per_day", "settings", "no_drift"),
+    *("learn", "delay", "verdicts_from", "verdicts", "adapt"),
 )
 
 
@@ -136,6 +151,7 @@ def replay(options: ReplayOptions) -> None:
         begun = _begun(options, begin("fitting"))
         if begun.fit is not None:
             show_fit(console, begun.fit)
+        learning, refused = chosen_learning(options, begun.model.calendar)
         session = Session(
             begun.source,
             begun.model,
@@ -146,6 +162,7 @@ def replay(options: ReplayOptions) -> None:
             begun.states,
             None if begun.challenger is None else _challenger(options, begun, begun.challenger),
             not options.no_drift,
+            learning,
         )
         show = begin("replaying")
         with stoppable() as stop:
@@ -156,10 +173,10 @@ def replay(options: ReplayOptions) -> None:
                 on_drift=lambda event: show_drift(console, event, begun.model.calendar),
                 progress=_progress(show, begun.source),
             )
-    emit(result | {"fit": begun.fit}, options.json_target, show_summary)
+    emit(result | {"fit": begun.fit, "refused_verdicts": refused}, options.json_target, show_summary)
     if not result["complete"]:
         raise typer.Exit(STOPPED)
-    if result["dead_letters"]:
+    if result["dead_letters"] or refused:
         raise typer.Exit(DEAD_LETTERS)
 
 
@@ -169,6 +186,7 @@ def _check(options: ReplayOptions) -> None:
     if options.resume and options.state is None:
         raise StreamCcsdError("--resume needs --state: the file to go on with")
     check_budget(options)
+    check_learning(options)
     declared_fields(options.field)
     if options.data is None:
         _refuse(options, _OF_A_FILE, "need --data: a file to replay")
@@ -322,7 +340,8 @@ def _file(
         _account_names(options.accounts),
         frozenset(model.accounts) if options.unseen else frozenset(),
     )
-    source = FileSource(data, schema, label=options.label, encoding=options.encoding, wanted=wanted)
+    label = options.verdicts_from if options.label is None else options.label
+    source = FileSource(data, schema, label=label, encoding=options.encoding, wanted=wanted)
     return SortedSource(source) if options.sort else source
 
 

@@ -69,7 +69,8 @@ class Layout:
         category = _most(laws.categories, mass[1 : 1 + known], _CATEGORIES)
         code, owner = np.unique(laws.pairs & np.uint64(2**32 - 1), return_inverse=True)
         merchant = _most(code, np.bincount(owner, mass[1 + known :]), _MERCHANTS)
-        names = law_terms(model.settings.declared)
+        # Where a model learns, what a term counts for changes with every lesson.
+        names = law_terms(model.settings.declared) if model.learnt is None else ()
         tells = model.laws.tells.tolist()
         places = [i for i, n in enumerate(names) if tells[i] and n != "habit" and not n.endswith(OWN)]
         return cls(

@@ -21,7 +21,7 @@ from stream_ccsd.lessons.rows import Rows
 from stream_ccsd.lessons.schedule import Schedule
 from stream_ccsd.lessons.trees import NO_TREES, Trees, grow_trees
 from stream_ccsd.lessons.weights import fit_weights, likelihood, match_rate
-from stream_ccsd.library.learnt import HALF_LIVES, Learnt, nothing_learnt, record_fields, term_names
+from stream_ccsd.library.learnt import HALF_LIVES, NAMED_RECORDS, Learnt, nothing_learnt, record_fields, term_names
 from stream_ccsd.library.model import Model
 from stream_ccsd.library.tails import fit_tail, rarities
 from stream_ccsd.numeric import AnyArray, FloatArray, read_only
@@ -30,8 +30,8 @@ from stream_ccsd.score.weighing import evidence_by
 from stream_ccsd.scores import EVIDENCE, TAKEOVER
 from stream_ccsd.verdict import Verdict
 
-# Days between two lessons that learn weights, unless there are half as many frauds again.
-_WEIGHED_EVERY, _GROWN = 7.0, 1.5
+# Days between two lessons that learn weights, unless there are a quarter more frauds by then.
+_WEIGHED_EVERY, _GROWN = 14.0, 1.25
 # Fewer frauds, or other transactions, say nothing about weights.
 _FEWEST_FRAUDS, _FEWEST_NORMALS = 30, 300
 # What takeover may have of the alert budget, as parts of what it had at the fit.
@@ -80,6 +80,10 @@ class Learner:
     def hear(self, verdicts: Iterable[Verdict]) -> None:
         """Verdicts, in the order of their arrival."""
         self.notebook.hear(verdicts)
+
+    def worth(self, merchants: AnyArray) -> FloatArray:
+        """What a verdict on transactions there would teach, from 0 to 1: the less was known lately, the more."""
+        return self.notebook.records[NAMED_RECORDS.index("merchant")].novelty(merchants)
 
     def due(self, time: float) -> float | None:
         """The moment of a lesson that comes before a transaction of this time; None if there is none."""

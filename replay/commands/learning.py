@@ -1,0 +1,87 @@
+"""What ``stream-ccsd replay`` is told about lessons, and what that means for a stream."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from stream_ccsd.calendar import Calendar
+from stream_ccsd.errors import StreamCcsdError
+
+if TYPE_CHECKING:
+    from replay.lessons import Learning
+
+NAMED = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
+LearnOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="EVERY",
+        help="Learn from verdicts: a lesson hourly, daily, weekly, or each 6h, 12 (units of the stream's time).",
+    ),
+]
+DelayOption = Annotated[
+    str, typer.Option(help="How long after a transaction silence about it counts as normal: 7d, 36h, 12.")
+]
+VerdictsFromOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="Labels of the file (or 'fraud' of the simulated town) become verdicts when the delay has passed: to see "
+        "what learning would have brought.",
+    ),
+]
+VerdictsOption = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Verdicts to learn from, each when its time has come (see 'verdict')."),
+]
+AdaptOption = Annotated[
+    bool,
+    typer.Option("--adapt", help="Laws of normal transactions follow the stream, slowly: prices, merchants, hours."),
+]
+
+
+def check_learning(options: Any) -> None:
+    """Options that would be ignored, or leave nothing to learn from."""
+    if options.learn is None and not options.adapt:
+        if options.verdicts_from is not None or options.verdicts is not None:
+            raise StreamCcsdError("verdicts are for lessons: say when they are, with --learn daily")
+    elif not options.adapt and not (options.verdicts_from or options.verdicts or options.state):
+        raise StreamCcsdError(
+            "--learn has no verdicts to learn from: name a column with --verdicts-from, a file with --verdicts, or "
+            "keep a --state, beside which 'stream-ccsd verdict' records them"
+        )
+
+
+def chosen_learning(options: Any, calendar: Calendar) -> tuple[Learning | None, int]:
+    """How the replay learns, and how many rows of the file of verdicts were none: those are in the outputs."""
+    from replay.lessons import Learning
+
+    if options.learn is None and not options.adapt:
+        return None, 0
+    every = calendar.duration(NAMED.get(options.learn or "daily", options.learn or "1d"))
+    verdicts, refused = _read(options, calendar) if options.verdicts is not None else ([], 0)
+    labels = options.verdicts_from is not None
+    learning = Learning(every, calendar.duration(options.delay), labels, tuple(verdicts), options.adapt)
+    _ = learning.schedule  # what cannot be is said before there is work
+    return learning, refused
+
+
+def _read(options: Any, calendar: Calendar) -> tuple[list[Any], int]:
+    from replay.verdict_files import read_verdicts
+    from stream_ccsd.transaction import Refusal
+    from stream_ccsd.writing import write_whole
+
+    assert options.verdicts is not None
+    good, bad = [], []
+    for row, parsed in read_verdicts(options.verdicts, calendar):
+        if isinstance(parsed, Refusal):
+            bad.append({"line": row.line, "reason": parsed.reason, "field": parsed.field, "raw": row.raw})
+        else:
+            good.append(parsed)
+    if bad:
+        options.out.mkdir(parents=True, exist_ok=True)
+        write_whole(options.out / "verdict_dead_letters.jsonl", "".join(json.dumps(line) + "\n" for line in bad))
+    return good, len(bad)
