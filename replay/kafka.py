@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +17,10 @@ from replay.harvest import dead_letter
 from replay.pace import Pace
 from replay.source import Source
 from stream_ccsd.kafka.connection import BrokerError, Security, explain, start_client
-from stream_ccsd.kafka.messages import transaction_message
+from stream_ccsd.kafka.messages import transaction_message, verdict_message
 from stream_ccsd.records import DeadLetter
 from stream_ccsd.transaction import Refusal
+from stream_ccsd.verdict import Verdict
 
 # Messages on their way that nobody has confirmed yet: enough for full speed, few enough for any memory.
 _UNCONFIRMED = 10_000
@@ -69,25 +70,49 @@ def produce(
     """
 
     async def run() -> Produced:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=brokers,
-            acks="all",
-            enable_idempotence=True,
-            linger_ms=2,
-            max_batch_size=1 << 18,
-            **(security or Security()).client_options(),
-        )
-        try:
-            await start_client(producer, brokers)
+        async with _producer(brokers, security) as producer:
             return await _send_all(producer, source, topic, pace or Pace(), stop, progress, bury)
-        except KafkaError as error:
-            raise BrokerError(explain(brokers, error)) from error
-        finally:
-            # It would wait for ever for a broker that has gone.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(producer.stop(), timeout=5.0)
 
     return asyncio.run(run())
+
+
+def produce_verdicts(verdicts: Iterable[Verdict], brokers: str, topic: str, security: Security | None = None) -> None:
+    """Send verdicts, keyed by account; returns when the broker has confirmed the last one.
+
+    Raises
+    ------
+    BrokerError
+        If the broker cannot be reached, or refuses or does not confirm one.
+    """
+
+    async def run() -> None:
+        async with _producer(brokers, security) as producer:
+            sent = [await producer.send(topic, verdict_message(v), key=v.account.encode()) for v in verdicts]
+            for confirmation in sent:
+                await _confirmed(confirmation, lambda: False)
+
+    asyncio.run(run())
+
+
+@contextlib.asynccontextmanager
+async def _producer(brokers: str, security: Security | None) -> AsyncIterator[Any]:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=brokers,
+        acks="all",
+        enable_idempotence=True,
+        linger_ms=2,
+        max_batch_size=1 << 18,
+        **(security or Security()).client_options(),
+    )
+    try:
+        await start_client(producer, brokers)
+        yield producer
+    except KafkaError as error:
+        raise BrokerError(explain(brokers, error)) from error
+    finally:
+        # It would wait for ever for a broker that has gone.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(producer.stop(), timeout=5.0)
 
 
 async def _send_all(
