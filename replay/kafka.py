@@ -17,10 +17,9 @@ from replay.harvest import dead_letter
 from replay.pace import Pace
 from replay.source import Source
 from stream_ccsd.kafka.connection import BrokerError, Security, explain, start_client
-from stream_ccsd.kafka.messages import transaction_message, verdict_message
+from stream_ccsd.kafka.messages import transaction_message
 from stream_ccsd.records import DeadLetter
 from stream_ccsd.transaction import Refusal
-from stream_ccsd.verdict import Verdict
 
 # Messages on their way that nobody has confirmed yet: enough for full speed, few enough for any memory.
 _UNCONFIRMED = 10_000
@@ -76,8 +75,10 @@ def produce(
     return asyncio.run(run())
 
 
-def produce_verdicts(verdicts: Iterable[Verdict], brokers: str, topic: str, security: Security | None = None) -> None:
-    """Send verdicts, keyed by account; returns when the broker has confirmed the last one.
+def produce_messages(
+    messages: Iterable[tuple[bytes, bytes]], brokers: str, topic: str, security: Security | None = None
+) -> None:
+    """Send keys and values in their order; returns when the broker has confirmed the last one.
 
     Raises
     ------
@@ -87,7 +88,7 @@ def produce_verdicts(verdicts: Iterable[Verdict], brokers: str, topic: str, secu
 
     async def run() -> None:
         async with _producer(brokers, security) as producer:
-            sent = [await producer.send(topic, verdict_message(v), key=v.account.encode()) for v in verdicts]
+            sent = [await producer.send(topic, value, key=key) for key, value in messages]
             for confirmation in sent:
                 await _confirmed(confirmation, lambda: False)
 

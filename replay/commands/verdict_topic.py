@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 def send(options: VerdictOptions, to: str, json_target: str | None) -> None:
     """One verdict, or those of a file; rows that are none are shown, and the others sent."""
     with kafka_extra():
-        from replay.kafka import produce_verdicts
+        from replay.kafka import produce_messages
+        from stream_ccsd.kafka.messages import verdict_message
     from stream_ccsd.kafka.connection import parse_target
     from stream_ccsd.kafka.logs import quiet_clients
 
@@ -29,10 +30,11 @@ def send(options: VerdictOptions, to: str, json_target: str | None) -> None:
     brokers, topic = parse_target(to if to.rstrip("/").count("/") > 2 else f"{to.rstrip('/')}/verdicts")
     security = security_of(options.kafka_config)
     found = _from_file(options) if options.file is not None else [_one(options)]
-    verdicts = [verdict for verdict in found if isinstance(verdict, Verdict)]
-    refused = [str(verdict) for verdict in found if isinstance(verdict, Refusal)]
+    verdicts = [(verdict, when) for verdict, when in found if isinstance(verdict, Verdict)]
+    refused = [str(verdict) for verdict, _ in found if isinstance(verdict, Refusal)]
     with quiet_clients():
-        produce_verdicts(verdicts, brokers, topic, security)
+        messages = ((verdict.account.encode(), verdict_message(verdict, _date(when))) for verdict, when in verdicts)
+        produce_messages(messages, brokers, topic, security)
     result = {
         "to": f"kafka://{brokers}/{topic}",
         "sent": len(verdicts),
@@ -57,7 +59,7 @@ def send(options: VerdictOptions, to: str, json_target: str | None) -> None:
         raise typer.Exit(DEAD_LETTERS)
 
 
-def _one(options: VerdictOptions) -> Verdict:
+def _one(options: VerdictOptions) -> tuple[Verdict | Refusal, Any]:
     from replay.commands.verdicts import login_name
 
     names = ("transaction", "account", "why", "source")
@@ -65,13 +67,23 @@ def _one(options: VerdictOptions) -> Verdict:
     verdict = Verdict.parse(said | {"verdict": options.finding, "who": options.who or login_name(), "time": options.at})
     if isinstance(verdict, Refusal):
         raise StreamCcsdError(f"that is no verdict: {verdict}")
-    return verdict
+    return verdict, options.at
 
 
-def _from_file(options: VerdictOptions) -> list[Verdict | Refusal]:
+def _from_file(options: VerdictOptions) -> list[tuple[Verdict | Refusal, Any]]:
     from replay.verdict_files import read_verdicts
 
     assert options.file is not None
     given = {"who": options.who, "source": options.source, "time": options.at}
     stand_in = {name: value for name, value in given.items() if value is not None}
-    return [found for _, found in read_verdicts(options.file, None, stand_in, options.encoding)]
+    rows = read_verdicts(options.file, None, stand_in, options.encoding)
+    return [(found, (row.values or {}).get("time") or options.at) for row, found in rows]
+
+
+def _date(when: Any) -> str | None:
+    """A time as it was said, where it is a date: what it means is for the calendar of the model to say."""
+    try:
+        float(when)
+        return None
+    except (TypeError, ValueError):
+        return when if isinstance(when, str) else str(when.isoformat())

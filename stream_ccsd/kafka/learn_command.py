@@ -73,9 +73,6 @@ def learn(options: LearnOptions) -> None:
 
     Exit code 0: stopped by SIGTERM or Ctrl-C; 1: it could not start or go on, and says why.
     """
-    # Until the learner's own handlers are there nothing has begun.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os._exit(0))
     settings, patience = _prepare(options)
     from stream_ccsd.kafka import logs
     from stream_ccsd.kafka.learning import run_learner
@@ -83,6 +80,9 @@ def learn(options: LearnOptions) -> None:
 
     first = first_model(options.models)
     schedule = chosen_schedule(options.every, options.delay, first.calendar)
+    # Until the learner's own handlers are there nothing has begun.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: os._exit(0))
     repeats = logs.set_up(settings)
     code = 0
     try:

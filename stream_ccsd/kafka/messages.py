@@ -57,9 +57,9 @@ def alert_message(record: Record, alert: Alert) -> bytes:
     return _json(alert_record(_origin(record), alert))
 
 
-def verdict_message(verdict: Verdict) -> bytes:
-    """A verdict as the learner reads it."""
-    return _json(verdict.to_dict())
+def verdict_message(verdict: Verdict, date: str | None = None) -> bytes:
+    """A verdict as the learner reads it, by whose calendar a date is understood."""
+    return _json(verdict.to_dict() if date is None else {**verdict.to_dict(), "time": date})
 
 
 def dead_letter(topic: str, record: Record, why: Refusal) -> OutgoingRecord:
