@@ -10,7 +10,7 @@ import asyncio
 import logging
 import signal
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
@@ -98,6 +98,7 @@ class _Learning:
         ]
         self._letters = [(settings.dead_letters, p) for p in range(seen.topics[settings.dead_letters].partitions)]
         self._buried: set[tuple[int, int]] | None = None
+        self._garbage: list[tuple[Any, Refusal]] = []
         self._arrivals = Arrivals(self._places)
         self._outbox = Outbox(settings, seen.largest_message(settings.dead_letters))
         self._asked = asyncio.Event()
@@ -117,7 +118,7 @@ class _Learning:
             await self._outbox.start()
             await start_client(consumer, self._settings.brokers)
             consumer.assign([TopicPartition(*place) for place in self._places])
-            await self._read(consumer)
+            await self._until_asked(self._read(consumer))
         finally:
             try:
                 async with asyncio.timeout(_PATIENCE):
@@ -128,12 +129,24 @@ class _Learning:
             await self._web.stop()
             log.info("learner stopped")
 
+    async def _until_asked(self, work: Coroutine[Any, Any, None]) -> None:
+        """What was begun is finished, unless a broker that does not answer holds it up."""
+        working, asked = asyncio.create_task(work), asyncio.create_task(self._asked.wait())
+        try:
+            await asyncio.wait([working, asked], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([working], timeout=_PATIENCE)
+        finally:
+            asked.cancel()
+            if not working.cancel():
+                working.result()
+
     async def _read(self, consumer: Any) -> None:
         while not self._asked.is_set():
             if self._repeats is not None:
                 self._repeats.tell()
             try:
                 ends = await self._fetch(consumer)
+                await self._bury()
                 self._answered = True
             except (KafkaConnectionError, KafkaTimeoutError) as error:
                 self._answered = False
@@ -159,7 +172,7 @@ class _Learning:
             *(TopicPartition(*place) for place in wanted), timeout_ms=round(1000 * _PAUSE), max_records=_TOGETHER
         )
         for records in fetched.values():
-            await self._enter(records)
+            self._enter(records)
         reached: dict[Place, float] = {}
         behind = 0
         for place in self._places:
@@ -171,9 +184,8 @@ class _Learning:
         self._metrics.behind.set(behind)
         return reached
 
-    async def _enter(self, records: Iterable[Any]) -> None:
+    def _enter(self, records: Iterable[Any]) -> None:
         """Messages of one partition; what is none of ours is told or becomes a dead letter."""
-        letters = []
         for record in records:
             found: Any
             if record.topic == self._settings.scores:
@@ -183,24 +195,25 @@ class _Learning:
             else:
                 found = parse_verdict(record, self._calendar)
                 if isinstance(found, Refusal):
-                    letters.append((record, found))
+                    self._garbage.append((record, found))
                     found = None
             # Also what is nothing says how far its partition is.
             self._arrivals.add((record.topic, record.partition), record.offset, record.timestamp / 1000, found)
-        if letters:
-            await self._bury(letters)
 
-    async def _bury(self, letters: list[tuple[Any, Refusal]]) -> None:
-        """Into the dead letters, unless they are there: read again, garbage is still the same garbage."""
+    async def _bury(self) -> None:
+        """Garbage into the dead letters, unless it is there: read again, it is still the same garbage."""
+        if not self._garbage:
+            return
         if self._buried is None:
             self._buried = await self._read_buried()
-        new = [(r, why) for r, why in letters if (r.partition, r.offset) not in self._buried]
-        self._metrics.rejects.inc(len(letters))
+        new = [(r, why) for r, why in self._garbage if (r.partition, r.offset) not in self._buried]
         outputs: list[OutgoingRecord] = [dead_letter(self._settings.dead_letters, r, why) for r, why in new]
         if outputs:
             await self._outbox.confirm(outputs)
             self._buried |= {(r.partition, r.offset) for r, _ in new}
             log.warning("messages that are no verdicts", extra={"messages": len(new), "reason": new[-1][1].reason})
+        self._metrics.rejects.inc(len(self._garbage))
+        self._garbage.clear()
 
     async def _read_buried(self) -> set[tuple[int, int]]:
         """Which messages of the verdicts' topic are dead letters already."""
@@ -213,8 +226,9 @@ class _Learning:
             ends = await consumer.end_offsets(places)
             while any([await consumer.position(place) < ends[place] for place in places]):
                 for records in (await consumer.getmany(timeout_ms=round(1000 * _PAUSE))).values():
-                    about = [dict(r.headers) for r in records]
-                    found |= {_place_of(a) for a in about if a.get("topic") == self._settings.verdicts.encode()}
+                    found |= {
+                        place for r in records if (place := _buried_place(r, self._settings.verdicts)) is not None
+                    }
         finally:
             await consumer.stop()
         return found
@@ -247,14 +261,13 @@ class _Learning:
 
     def _readiness(self) -> tuple[bool, dict[str, Any]]:
         ready = self._answered and self._caught_up
-        said: Mapping[str, Any] = {
+        return ready, {
             "ready": ready,
             "broker_answers": self._answered,
             "next": self._agenda.moment,
             "pending": self._agenda.pending,
             "model": self._folder.learner.model.version,
         }
-        return ready, dict(said)
 
 
 def _consumer(settings: WorkerSettings) -> Any:
@@ -268,5 +281,10 @@ def _consumer(settings: WorkerSettings) -> Any:
     )
 
 
-def _place_of(about: Mapping[str, bytes]) -> tuple[int, int]:
-    return int(about["partition"]), int(about["position"])
+def _buried_place(letter: Any, topic: str) -> tuple[int, int] | None:
+    """Where a dead letter came from, if it was on this topic."""
+    about = dict(letter.headers)
+    try:
+        return (int(about["partition"]), int(about["position"])) if about["topic"] == topic.encode() else None
+    except (KeyError, ValueError):  # not one of ours
+        return None

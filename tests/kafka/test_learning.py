@@ -2,6 +2,7 @@
 
 import json
 import random
+import signal
 import time
 from types import SimpleNamespace
 
@@ -90,11 +91,8 @@ def held(learner):
 
 
 def scores_with(worker):
-    return (
-        json.loads(worker.ask("/readyz")[1])["model"]
-        if not worker.said("new model")
-        else (worker.said("new model")[-1]["model"])
-    )
+    told = worker.said("new model")
+    return told[-1]["model"] if told else worker.said("worker starts")[-1]["model"]
 
 
 def wait_until_scored(cluster, count):
@@ -217,3 +215,27 @@ def test_a_learner_needs_a_folder_with_a_fitted_model(tmp_path, model_folder):
     for folder in (tmp_path / "nothing", model_folder):
         refused = CliRunner().invoke(app, ["learn", "--models", str(folder)])
         assert "models add" in str(refused.exception)
+
+
+def test_a_learner_waits_for_its_broker(broker_module, jars, tmp_path, model, model_folder):
+    port = broker_module.free_port()
+    broker = broker_module.start(tmp_path / "broker", port, jars)
+    cluster = Cluster(broker.address, tmp_path, model_folder)
+    try:
+        versions = Versions(tmp_path / "versions")
+        versions.add(model)
+        learner = cluster.learner("learner", versions.folder, every=10, delay=7)
+        learner.wait_until_ready()
+        wait_for(lambda: learner.ask("/readyz")[0] == 200, "the learner", learner)
+        broker.stop(signal.SIGKILL)
+        wait_for(lambda: learner.ask("/readyz")[0] == 503, "the learner to notice", learner)
+        broker = broker_module.start(tmp_path / "broker", port, jars)
+        cluster.send(GARBAGE, topic=cluster.settings.verdicts)
+        wait_for(lambda: cluster.count(cluster.settings.dead_letters) == len(GARBAGE), "dead letters", learner)
+        wait_for(lambda: learner.ask("/readyz")[0] == 200, "the learner to go on", learner)
+        broker.stop(signal.SIGKILL)
+        wait_for(lambda: learner.ask("/readyz")[0] == 503, "the learner to notice", learner)
+        assert learner.stop() == 0  # also without a broker
+    finally:
+        cluster.stop()
+        broker.stop(signal.SIGKILL)
