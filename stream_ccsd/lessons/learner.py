@@ -9,24 +9,22 @@ accounts that were left out: with few verdicts that is the plain sum.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from stream_ccsd.lessons.adapt import HALF_LIFE, adapted, share_of
-from stream_ccsd.lessons.notebook import Kept, Notebook, record_codes
+from stream_ccsd.lessons.notebook import Kept, Notebook
 from stream_ccsd.lessons.records import base_rate
 from stream_ccsd.lessons.rows import Rows
 from stream_ccsd.lessons.schedule import Schedule
-from stream_ccsd.lessons.trees import NO_TREES, Trees, grow_trees
-from stream_ccsd.lessons.weights import fit_weights, likelihood, match_rate
-from stream_ccsd.library.learnt import HALF_LIVES, NAMED_RECORDS, Learnt, nothing_learnt, record_fields, term_names
+from stream_ccsd.lessons.weighing import SUM, Weighing, average_precision, evidence_today, measured, weigh_terms
+from stream_ccsd.library.learnt import HALF_LIVES, NAMED_RECORDS, Learnt, nothing_learnt, record_fields
 from stream_ccsd.library.model import Model
 from stream_ccsd.library.tails import fit_tail, rarities
 from stream_ccsd.numeric import AnyArray, FloatArray, read_only
 from stream_ccsd.result import Result
-from stream_ccsd.score.weighing import evidence_by
 from stream_ccsd.scores import EVIDENCE, TAKEOVER
 from stream_ccsd.verdict import Verdict
 
@@ -38,18 +36,6 @@ _FEWEST_FRAUDS, _FEWEST_NORMALS = 30, 300
 _TAKEOVER_PARTS = (1.0, 0.25, 0.05, 0.0)
 # Lessons that the stream may jump ahead at once, and transactions in a row that confirm a longer jump.
 _LEAP, _CONFIRMED = 60, 20
-SUM, WEIGHTED, TREES = "sum", "weights", "weights and trees"
-
-
-@dataclass(frozen=True, eq=False)
-class Weighing:
-    """How terms are weighed, and what it was chosen for."""
-
-    kind: str
-    weights: FloatArray
-    trees: Trees
-    left_out: FloatArray  # evidence of the kept transactions, each by what others taught
-    likelihoods: dict[str, float]
 
 
 def listening(model: Model) -> Model:
@@ -139,9 +125,9 @@ class Learner:
             learnt = learnt._replace(weights=weighing.weights, **weighing.trees._asdict())
         tail, facts = self.model.tails["evidence"], dict(self.model.facts.get("lessons", {"weighed_by": SUM}))
         if weighing is not None:
-            facts = _measured(weighing, kept)
+            facts = measured(weighing, kept)
         if measurable and (weighing is not None or not len(before.roots)):
-            evidence = self._evidence(learnt, kept, weighing)
+            evidence = evidence_today(learnt, kept) if weighing is None else weighing.today
             tail = fit_tail(evidence[kept.sampled], self.model.settings.tail_share, _whose(kept))
         model = replace(self.model, learnt=read_only(learnt), tails={**self.model.tails, "evidence": tail})
         if weighing is not None:
@@ -166,27 +152,6 @@ class Learner:
             number=np.array(numbers).reshape(before.number.shape),
             frauds=np.array([count for _, count in laws]),
         )
-
-    def _evidence(self, learnt: Learnt, kept: Kept, weighing: Weighing | None) -> FloatArray:
-        """Of kept transactions, by records as they are now: before, there may have been none."""
-        if weighing is not None and weighing.kind != SUM:
-            return weighing.left_out
-        inputs = kept.rows.inputs.astype(float)
-        first = len(learnt.weights)
-        for i, codes in enumerate(record_codes(kept.rows)):
-            own = slice(learnt.start[i], learnt.start[i + 1])
-            places = np.searchsorted(learnt.codes[own], codes)
-            known = np.append(learnt.codes[own], 0)[places] == codes
-            rates = np.where(
-                known[:, None], np.vstack([learnt.rates[own], learnt.unknown[i]])[places], learnt.unknown[i]
-            )
-            inputs[:, first + i * len(HALF_LIVES) : first + (i + 1) * len(HALF_LIVES)] = rates
-            inputs[:, first - len(learnt.start) + 1 + i] = rates[:, learnt.chosen[i]]
-        return evidence_by(learnt, inputs, self._terms)
-
-    @property
-    def _terms(self) -> int:
-        return len(term_names(self.model.settings.declared))
 
     def _takeover_share(self, model: Model, kept: Kept, weighing: Weighing) -> float:
         """Of the alert budget: the part with which alert scores rank known frauds best: trees know takeovers, too."""
@@ -217,61 +182,6 @@ class Learner:
             "half_lives": {f: HALF_LIVES[c] for f, c in zip(fields, learnt.chosen.tolist(), strict=True)},
             "before": self.model.version,
         }
-
-
-def weigh_terms(learnt: Learnt, kept: Kept) -> Weighing:
-    """Weights and trees, each judged on accounts that it was not learnt from: halves take turns."""
-    half = (kept.rows.account & np.uint64(1)).astype(bool)
-    odds = {SUM: np.empty(len(half)), WEIGHTED: np.empty(len(half)), TREES: np.empty(len(half))}
-    evidence = {name: np.empty(len(half)) for name in odds}
-    fraud, weight = kept.fraud, kept.weight
-    for side in (half, ~half):
-        for name, (score, shift) in _taught(learnt, kept, side).items():
-            evidence[name][~side], odds[name][~side] = score, score + shift
-    likelihoods = {name: likelihood(o, fraud, weight) for name, o in odds.items()}
-    kind = max(likelihoods, key=lambda name: likelihoods[name])
-    weights, trees = np.ones(len(learnt.weights)), NO_TREES
-    if kind != SUM:
-        terms = kept.rows.inputs[:, : len(weights)].astype(float)
-        weights, shift = fit_weights(terms, fraud, weight)
-        if kind == TREES:
-            trees = grow_trees(kept.rows.inputs, terms @ weights + shift, fraud, weight)
-    return Weighing(kind, weights, trees, evidence[kind], likelihoods)
-
-
-def _taught(learnt: Learnt, kept: Kept, side: AnyArray) -> dict[str, tuple[FloatArray, float]]:
-    """Evidence of the other side by what this side teaches, and what makes log odds of it."""
-    count = len(learnt.weights)
-    terms = kept.rows.inputs[:, :count].astype(float)
-    fraud, weight, plain = kept.fraud[side], kept.weight[side], terms.sum(axis=1)
-    weights, shift = fit_weights(terms[side], fraud, weight)
-    weighted = terms @ weights
-    trees = grow_trees(kept.rows.inputs[side], weighted[side] + shift, fraud, weight)
-    grown = learnt._replace(weights=weights, **trees._asdict())
-    corrected = evidence_by(grown, kept.rows.inputs[~side].astype(float), int(learnt.term_of.max()) + 1)
-    return {
-        SUM: (plain[~side], match_rate(plain[side], fraud, weight)),
-        WEIGHTED: (weighted[~side], shift),
-        TREES: (corrected, shift + float(trees.value[trees.roots].sum())),
-    }
-
-
-def _measured(weighing: Weighing, kept: Kept) -> dict[str, Any]:
-    """What a model was measured at, on accounts that were left out."""
-    total = float(kept.weight.sum())
-    return {
-        "weighed_by": weighing.kind,
-        "likelihood": {name: round(value / total, 6) for name, value in weighing.likelihoods.items()},
-        "average_precision": round(average_precision(weighing.left_out, kept.fraud, kept.weight), 4),
-    }
-
-
-def average_precision(score: FloatArray, fraud: AnyArray, weight: FloatArray) -> float:
-    """Of a ranking of rows that stand for several each."""
-    order = np.argsort(-score, kind="stable")
-    hits = (weight * fraud)[order]
-    precision = np.cumsum(hits) / np.cumsum(weight[order])
-    return float((precision * hits).sum() / max(hits.sum(), 1e-300))
 
 
 def _chosen(choices: FloatArray) -> AnyArray:

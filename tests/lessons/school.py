@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stream_ccsd.engine import Engine
-from stream_ccsd.lessons.learner import Learner, average_precision
+from stream_ccsd.lessons.learner import Learner
 from stream_ccsd.lessons.schedule import Schedule
+from stream_ccsd.lessons.weighing import average_precision
 from stream_ccsd.library.model import Model
 from stream_ccsd.result import Result
 from stream_ccsd.transaction import Transaction

@@ -9,9 +9,10 @@ import pytest
 
 from replay.simulated import simulated_replay
 from stream_ccsd.engine import Engine
-from stream_ccsd.lessons.learner import SUM, Learner, listening
+from stream_ccsd.lessons.learner import Learner, listening
 from stream_ccsd.lessons.rows import Rows
 from stream_ccsd.lessons.schedule import Schedule
+from stream_ccsd.lessons.weighing import SUM
 from stream_ccsd.library.model import Model
 from stream_ccsd.records import Origin, score_batch, score_record
 from stream_ccsd.settings import Settings
