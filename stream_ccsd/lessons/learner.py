@@ -37,7 +37,7 @@ _FEWEST_FRAUDS, _FEWEST_NORMALS = 30, 300
 # What takeover may have of the alert budget, as parts of what it had at the fit.
 _TAKEOVER_PARTS = (1.0, 0.25, 0.05, 0.0)
 # Lessons that the stream may jump ahead at once, and transactions in a row that confirm a longer jump.
-_LEAP, _CONFIRMED = 60, 20
+LEAP, CONFIRMED = 60, 20
 SUM, WEIGHTED, TREES = "sum", "weights", "weights and trees"
 
 
@@ -92,11 +92,11 @@ class Learner:
         """The moment of a lesson that comes before a transaction of this time; None if there is none."""
         if self._next is None:
             self._next = self.schedule.first_after(time)
-        if time < self._next + _LEAP * self.schedule.every:
+        if time < self._next + LEAP * self.schedule.every:
             self._ahead = 0
             return self._next if time >= self._next else None
         self._ahead += 1  # a mistaken date, unless others are as late: it would age all that is known
-        return self._next if self._ahead >= _CONFIRMED else None
+        return self._next if self._ahead >= CONFIRMED else None
 
     def remember(self, moment: float, model: Model) -> None:
         """A lesson that was held before: what is known is entered, and its model is at hand already."""
