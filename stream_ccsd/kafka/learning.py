@@ -125,8 +125,10 @@ class _Learning:
                 async with asyncio.timeout(_PATIENCE):
                     await consumer.stop()
                     await self._outbox.stop()
-            except TimeoutError:
+            except (TimeoutError, asyncio.CancelledError):  # a client without a broker raises its own cancellation
                 log.warning("the broker does not answer; nothing is lost by that")
+            except Exception:
+                log.exception("while stopping")
             await self._web.stop()
             log.info("learner stopped")
 
