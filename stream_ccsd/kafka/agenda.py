@@ -15,6 +15,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from stream_ccsd.kafka.follow import Once
+from stream_ccsd.lessons.learner import CONFIRMED, LEAP
 from stream_ccsd.lessons.schedule import Schedule
 from stream_ccsd.verdict import Verdict
 
@@ -89,6 +90,7 @@ class Agenda:
     def __init__(self, schedule: Schedule, idle: float) -> None:
         self.schedule, self._idle = schedule, idle
         self._newest: dict[int, float] = {}  # of the stream's time, by partition
+        self._ahead: dict[int, int] = {}  # scores in a row that are much later than the next lesson, by partition
         self._heard: dict[int, float] = {}  # arrival of the last message, by partition
         self._earliest, self._latest = inf, -inf
         self._held: float | None = None
@@ -114,11 +116,20 @@ class Agenda:
         if not self._once.is_new(f"{record['partition']}/{record['position']}"):
             return False
         time = record["time"]
-        self._newest[partition] = max(time, self._newest.get(partition, -inf))
-        self._earliest, self._latest = min(time, self._earliest), max(time, self._latest)
+        self._earliest = min(time, self._earliest)
+        if not self._is_mistaken(partition, time):
+            self._newest[partition] = max(time, self._newest.get(partition, -inf))
+            self._latest = max(time, self._latest)
         if record["inputs"] is not None:
             self._scores.append(record)
         return True
+
+    def _is_mistaken(self, partition: int, time: float) -> bool:
+        """Whether a date looks like a mistake, as a learner has it: lessons do not run after it, unless others do."""
+        moment = self.moment
+        leaps = moment is not None and time >= moment + LEAP * self.schedule.every
+        self._ahead[partition] = self._ahead.get(partition, 0) + 1 if leaps else 0
+        return 0 < self._ahead[partition] < CONFIRMED
 
     def enter_verdict(self, verdict: Verdict) -> bool:
         """A verdict; whether it is new."""

@@ -43,6 +43,7 @@ log = logging.getLogger(__name__)
 _TOGETHER, _AHEAD = 2000, 20_000
 _PAUSE = 0.2
 _WITHOUT_BROKER = 1.0
+_UNANSWERED = 5_000  # milliseconds
 # After this, a broker that does not answer is not waited for any longer.
 _PATIENCE = 10.0
 
@@ -124,8 +125,10 @@ class _Learning:
                 async with asyncio.timeout(_PATIENCE):
                     await consumer.stop()
                     await self._outbox.stop()
-            except TimeoutError:
+            except (TimeoutError, asyncio.CancelledError):  # a client without a broker raises its own cancellation
                 log.warning("the broker does not answer; nothing is lost by that")
+            except Exception:
+                log.exception("while stopping")
             await self._web.stop()
             log.info("learner stopped")
 
@@ -277,6 +280,7 @@ def _consumer(settings: WorkerSettings) -> Any:
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         isolation_level="read_committed",
+        request_timeout_ms=_UNANSWERED,
         **settings.security().client_options(),
     )
 

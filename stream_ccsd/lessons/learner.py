@@ -35,7 +35,7 @@ _FEWEST_FRAUDS, _FEWEST_NORMALS = 30, 300
 # What takeover may have of the alert budget, as parts of what it had at the fit.
 _TAKEOVER_PARTS = (1.0, 0.25, 0.05, 0.0)
 # Lessons that the stream may jump ahead at once, and transactions in a row that confirm a longer jump.
-_LEAP, _CONFIRMED = 60, 20
+LEAP, CONFIRMED = 60, 20
 
 
 def listening(model: Model) -> Model:
@@ -78,11 +78,11 @@ class Learner:
         """The moment of a lesson that comes before a transaction of this time; None if there is none."""
         if self._next is None:
             self._next = self.schedule.first_after(time)
-        if time < self._next + _LEAP * self.schedule.every:
+        if time < self._next + LEAP * self.schedule.every:
             self._ahead = 0
             return self._next if time >= self._next else None
         self._ahead += 1  # a mistaken date, unless others are as late: it would age all that is known
-        return self._next if self._ahead >= _CONFIRMED else None
+        return self._next if self._ahead >= CONFIRMED else None
 
     def remember(self, moment: float, model: Model) -> None:
         """A lesson that was held before: what is known is entered, and its model is at hand already."""
@@ -120,15 +120,18 @@ class Learner:
         enough = frauds >= _FEWEST_FRAUDS and measurable
         weighing = None
         if enough and (self.notebook.lessons % self._weighed_every == 0 or frauds >= _GROWN * max(self._weighed_at, 1)):
-            weighing = weigh_terms(learnt, kept)
+            weighing = weigh_terms(learnt, kept, self.notebook)
             self._weighed_at = frauds
             learnt = learnt._replace(weights=weighing.weights, **weighing.trees._asdict())
         tail, facts = self.model.tails["evidence"], dict(self.model.facts.get("lessons", {"weighed_by": SUM}))
         if weighing is not None:
             facts = measured(weighing, kept)
         if measurable and (weighing is not None or not len(before.roots)):
-            evidence = evidence_today(learnt, kept) if weighing is None else weighing.today
-            tail = fit_tail(evidence[kept.sampled], self.model.settings.tail_share, _whose(kept))
+            evidence, speaking = (
+                evidence_today(learnt, kept, self.notebook) if weighing is None else (weighing.today, weighing.speaking)
+            )
+            whose = kept.rows.account[speaking].view(np.int64)
+            tail = fit_tail(evidence[speaking], self.model.settings.tail_share, whose)
         model = replace(self.model, learnt=read_only(learnt), tails={**self.model.tails, "evidence": tail})
         if weighing is not None:
             model = replace(model, takeover_share=self._takeover_share(model, kept, weighing))
@@ -144,7 +147,7 @@ class Learner:
             start=np.cumsum([0, *(len(r.codes) for r in book.records)]),
             codes=np.concatenate([r.codes for r in book.records]),
             rates=np.concatenate([r.rates(everyone) for r in book.records]),
-            chosen=_chosen(book.choices),
+            chosen=book.chosen,
             amount=laws[0][0],
             hour=laws[1][0],
             weekday=laws[2][0],
@@ -182,13 +185,3 @@ class Learner:
             "half_lives": {f: HALF_LIVES[c] for f, c in zip(fields, learnt.chosen.tolist(), strict=True)},
             "before": self.model.version,
         }
-
-
-def _chosen(choices: FloatArray) -> AnyArray:
-    """Half-lives that predicted best; the second until anything was predicted."""
-    best = np.argmax(choices, axis=1)
-    return np.where(np.ptp(choices, axis=1) > 0, best, 1)
-
-
-def _whose(kept: Kept) -> AnyArray:
-    return kept.rows.account[kept.sampled].view(np.int64)

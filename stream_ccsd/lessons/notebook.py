@@ -94,6 +94,7 @@ class Notebook:
         self._prompt: float | None = None  # days until prompt verdicts
         self._disputed: set[int] = set()
         self._moment = 0.0
+        self.known_since: float | None = None  # from which lesson on there are frauds in records
         self._verdicts: dict[int, list[Verdict]] = {}
         self._heard: dict[int, None] = {}  # keys with verdicts that were not looked at yet, in order
 
@@ -131,6 +132,22 @@ class Notebook:
         self._apply_verdicts()
         self._enter_silent(moment)
         self._forget(moment)
+
+    def left_of(self, entered: IntArray, stale: FloatArray) -> FloatArray:
+        """What is left by now of transactions that were counted, by half-life."""
+        left = self._fading[None, :] ** (self.lessons - entered)[:, None]
+        return left * 0.5 ** (stale[:, None] / np.array(HALF_LIVES))
+
+    @property
+    def first_record(self) -> int:
+        """Where records are among the inputs: the chosen ones, then all half-lives of each."""
+        return self._names.index("account_record")
+
+    @property
+    def chosen(self) -> IntArray:
+        """Half-lives that predicted best; the second until anything was predicted."""
+        best = np.argmax(self.choices, axis=1)
+        return np.where(np.ptp(self.choices, axis=1) > 0, best, 1)
 
     def _fade(self) -> None:
         for record in self.records:
@@ -223,6 +240,8 @@ class Notebook:
         if not len(rows):
             return np.zeros(0)
         fraud = state == _FRAUD
+        if fraud.any() and self.known_since is None:
+            self.known_since = self._moment
         self._judge_half_lives(rows, fraud)
         stale = self._staleness(rows, fraud)
         left = 0.5 ** (stale[:, None] / np.array(HALF_LIVES))
@@ -246,8 +265,7 @@ class Notebook:
         """What was entered, as far as it has not faded."""
         if not len(rows):
             return
-        left = self._fading[None, :] ** (self.lessons - entered)[:, None]
-        left *= 0.5 ** (stale[:, None] / np.array(HALF_LIVES))
+        left = self.left_of(entered, stale)
         fraud = was == _FRAUD
         for record, codes in zip(self.records, record_codes(rows), strict=True):
             record.take_back(codes, left * fraud[:, None], left, entered)
@@ -283,7 +301,7 @@ class Notebook:
 
     def _judge_half_lives(self, rows: Rows, fraud: AnyArray) -> None:
         everyone = (self.base[0, -1] + 0.05) / (self.base[1, -1] + 50.0)
-        first = self._names.index("account_record") + len(self.records)
+        first = self.first_record + len(self.records)
         for i in range(len(self.records)):
             own = rows.inputs[:, first + i * len(HALF_LIVES) : first + (i + 1) * len(HALF_LIVES)]
             self.choices[i] += likelihoods(own.astype(float), float(everyone), fraud)

@@ -67,6 +67,16 @@ class Records:
         rates: FloatArray = np.log((frauds / everyone + _STRENGTH) / (transactions + _STRENGTH))
         return rates
 
+    def rates_without(self, codes: AnyArray, fraud: AnyArray, own: FloatArray, everyone: float) -> FloatArray:
+        """Rates of the values of transactions, each without what it counts for itself."""
+        places = np.minimum(np.searchsorted(self.codes, codes), max(len(self.codes) - 1, 0))
+        counts = self.counts[places] if len(self.codes) else np.zeros((len(codes), 2, len(HALF_LIVES)))
+        known = self.codes[places] == codes if len(self.codes) else np.zeros(len(codes), bool)
+        frauds = np.maximum(counts[:, 0] - own * fraud[:, None], 0.0)
+        others = np.maximum(counts[:, 1] - own, 0.0)
+        rates = np.log((frauds / everyone + _STRENGTH) / (others + _STRENGTH))
+        return np.where(known[:, None], rates, 0.0)
+
     def novelty(self, codes: AnyArray) -> FloatArray:
         """One over 1 and how many transactions of each value are known from the last days."""
         places = np.minimum(np.searchsorted(self.codes, codes), max(len(self.codes) - 1, 0))

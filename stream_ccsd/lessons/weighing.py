@@ -7,13 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from stream_ccsd.lessons.notebook import Kept, record_codes
+from stream_ccsd.lessons.notebook import Kept, Notebook, record_codes
+from stream_ccsd.lessons.records import base_rate
 from stream_ccsd.lessons.trees import NO_TREES, Trees, grow_trees
 from stream_ccsd.lessons.weights import fit_weights, likelihood, match_rate
 from stream_ccsd.library.learnt import HALF_LIVES, Learnt
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.score.weighing import evidence_by
 
+# Normal transactions that were scored when there were records, from which on the others are not asked any more.
+_ENOUGH = 2000
 SUM, WEIGHTED, TREES = "sum", "weights", "weights and trees"
 
 
@@ -26,14 +29,15 @@ class Weighing:
     trees: Trees
     left_out: FloatArray  # evidence of the kept transactions, each by what others taught
     today: FloatArray  # the same, as they would be scored now
+    speaking: AnyArray  # which of them say how rare evidence is
     likelihoods: dict[str, float]
 
 
-def weigh_terms(learnt: Learnt, kept: Kept) -> Weighing:
+def weigh_terms(learnt: Learnt, kept: Kept, book: Notebook) -> Weighing:
     """Weights and trees, each judged on accounts that it was not learnt from: halves take turns."""
     half = (kept.rows.account & np.uint64(1)).astype(bool)
     odds, evidence, today = ({name: np.empty(len(half)) for name in (SUM, WEIGHTED, TREES)} for _ in range(3))
-    now = inputs_today(learnt, kept)
+    now, speaking = inputs_today(kept, book)
     fraud, weight = kept.fraud, kept.weight
     for side in (half, ~half):
         for name, (score, shift, by_now) in _taught(learnt, kept, now, side).items():
@@ -46,7 +50,7 @@ def weigh_terms(learnt: Learnt, kept: Kept) -> Weighing:
         weights, shift = fit_weights(terms, fraud, weight)
         if kind == TREES:
             trees = grow_trees(kept.rows.inputs, terms @ weights + shift, fraud, weight)
-    return Weighing(kind, weights, trees, evidence[kind], today[kind], likelihoods)
+    return Weighing(kind, weights, trees, evidence[kind], today[kind], speaking, likelihoods)
 
 
 def _taught(
@@ -71,27 +75,34 @@ def _taught(
     }
 
 
-def inputs_today(learnt: Learnt, kept: Kept) -> FloatArray:
-    """Inputs of kept transactions, with records as they are now: when these were scored, there may have been none.
+def inputs_today(kept: Kept, book: Notebook) -> tuple[FloatArray, AnyArray]:
+    """Inputs of kept transactions as they would be now, and which of them say how rare evidence is.
 
-    How rare evidence is among normal transactions is asked of what will be scored next.
+    Those of transactions that were scored when there were records are what they were, and once there are enough of
+    them, they alone speak. Until then, the others have the records of now, each without itself: a place that nobody has
+    been to before must look as new as it would.
     """
     inputs: FloatArray = kept.rows.inputs.astype(float)
-    first = len(learnt.weights)
-    for i, codes in enumerate(record_codes(kept.rows)):
-        own = slice(learnt.start[i], learnt.start[i + 1])
-        places = np.searchsorted(learnt.codes[own], codes)
-        known = np.append(learnt.codes[own], 0)[places] == codes
-        rates = np.vstack([learnt.rates[own], learnt.unknown[i]])[places]
-        rates = np.where(known[:, None], rates, learnt.unknown[i])
-        inputs[:, first + i * len(HALF_LIVES) : first + (i + 1) * len(HALF_LIVES)] = rates
-        inputs[:, first - len(learnt.start) + 1 + i] = rates[:, learnt.chosen[i]]
-    return inputs
+    since = np.inf if book.known_since is None else book.known_since
+    prospective = kept.sampled & (kept.rows.time >= since)
+    if prospective.sum() >= _ENOUGH:
+        return inputs, prospective
+    others = np.flatnonzero(kept.rows.time < since)
+    rows, own = kept.rows.take(others), book.left_of(kept.entered[others], kept.stale[others])
+    everyone, first = base_rate(book.base), book.first_record
+    chosen = book.chosen
+    for i, (record, codes) in enumerate(zip(book.records, record_codes(rows), strict=True)):
+        rates = record.rates_without(codes, kept.fraud[others], own, everyone)
+        place = first + len(book.records) + i * len(HALF_LIVES)
+        inputs[np.ix_(others, np.arange(place, place + len(HALF_LIVES)))] = rates
+        inputs[others, first + i] = rates[:, chosen[i]]
+    return inputs, kept.sampled
 
 
-def evidence_today(learnt: Learnt, kept: Kept) -> FloatArray:
-    """Evidence of kept transactions, as they would be scored now."""
-    return evidence_by(learnt, inputs_today(learnt, kept), _count_terms(learnt))
+def evidence_today(learnt: Learnt, kept: Kept, book: Notebook) -> tuple[FloatArray, AnyArray]:
+    """Evidence of kept transactions, as they would be scored now, and which of them say how rare it is."""
+    inputs, speaking = inputs_today(kept, book)
+    return evidence_by(learnt, inputs, _count_terms(learnt)), speaking
 
 
 def _count_terms(learnt: Learnt) -> int:

@@ -80,6 +80,19 @@ def test_verdicts_are_heard_when_their_time_has_come():
     assert [v.transaction for v in agenda.next(4.0).verdicts] == ["late", "c"]
 
 
+def test_a_mistaken_date_holds_no_lessons_and_a_stream_that_jumps_does():
+    agenda = Agenda(SCHEDULE, idle=100.0)
+    agenda.enter_score(1.0, 0, score(3.0, 0, 0))
+    agenda.enter_score(2.0, 0, score(1e6, 0, 1))
+    agenda.enter_score(3.0, 0, score(4.0, 0, 2))
+    assert agenda.next(1e9) is None
+    for position in range(3, 23):
+        assert agenda.next(1e9) is None
+        agenda.enter_score(4.0, 0, score(5000.0, 0, position))
+    assert len(agenda.next(1e9).scores) == 2
+    assert agenda.next(1e9).moment == 20.0
+
+
 def test_scores_of_a_model_that_does_not_learn_tell_the_time_and_nothing_else():
     agenda = Agenda(SCHEDULE, idle=100.0)
     agenda.enter_score(1.0, 0, score(3.0, inputs=None))
