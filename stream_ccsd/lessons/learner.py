@@ -29,7 +29,7 @@ from stream_ccsd.scores import EVIDENCE, TAKEOVER
 from stream_ccsd.verdict import Verdict
 
 # Days between two lessons that learn weights, unless there are a quarter more frauds by then.
-_WEIGHED_EVERY, _GROWN = 14.0, 1.25
+_WEIGHED_EVERY, _GROWN = 7.0, 1.25
 # Fewer frauds, or other transactions, say nothing about weights.
 _FEWEST_FRAUDS, _FEWEST_NORMALS = 30, 300
 # What takeover may have of the alert budget, as parts of what it had at the fit.

@@ -30,7 +30,9 @@ from stream_ccsd.verdict import Verdict, standing
 DAYS_KEPT = 60.0
 """How far back weights are learnt from."""
 NORMALS = 400.0
-"""Normal transactions of a day that are kept for that; those that were looked at are kept besides."""
+"""Normal transactions of a day that are kept for that, at least; those that were looked at are kept besides."""
+NORMALS_A_FRAUD = 10.0
+"""As many are kept where there is much fraud."""
 # Remembered until so many delays have passed: a verdict that comes after the delay still counts.
 _REMEMBERED = 2.0
 # Share of frauds that are known promptly, at the least, and how fast an opinion of how soon that is changes.
@@ -310,7 +312,7 @@ class Notebook:
         """All frauds, all that were judged, and a sample of the normal ones: those with the lowest keys."""
         normal = np.flatnonzero(state != _FRAUD)
         silent = np.flatnonzero(state == _SILENT)
-        chosen = silent[np.argsort(rows.key[silent], kind="stable")[: max(1, round(NORMALS * self.days))]]
+        chosen = silent[np.argsort(rows.key[silent], kind="stable")[: self._sample_size()]]
         weight = np.ones(len(rows))
         weight[chosen] = len(silent) / max(len(chosen), 1)
         sampled = np.zeros(len(rows), bool)
@@ -325,6 +327,12 @@ class Notebook:
         entered = np.full(len(which), self.lessons)
         fresh = Kept(rows.take(which), state[which], entered, weight[which], stale[which], sampled[which])
         self.kept = fresh if self.kept is None else Kept.concatenate([self.kept, fresh])
+
+    def _sample_size(self) -> int:
+        """Normal transactions of a lesson that are kept: ten for each fraud of a lesson, on average."""
+        lessons = min(self.lessons, DAYS_KEPT / self.days)
+        frauds = 0 if self.kept is None else int(self.kept.fraud.sum())
+        return max(1, round(max(NORMALS * self.days, NORMALS_A_FRAUD * frauds / lessons)))
 
     def _drop_kept(self, keys: AnyArray) -> None:
         if self.kept is not None and len(keys):
