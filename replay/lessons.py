@@ -1,9 +1,10 @@
 """Lessons of a replay: when they are held, what verdicts they hear, and which models come of them.
 
 What a learner knows follows from recorded scores and verdicts, so nothing of it is stored: a resumed replay shows it
-the scores again. Beside a state file are the models (``replay.db.models``) and a log of lessons (``replay.db.lessons``),
-which says how many verdicts of the book each has heard, and which model scores after it: people may add verdicts and
-pin models at any time, and a lesson that is repeated after a kill must hear and use the same.
+the scores again. Beside a state file are the models (``replay.db.models``) and a log of lessons
+(``replay.db.lessons``), which says how many verdicts of the book each has heard, and which model scores after it:
+people may add verdicts and pin models at any time, and a lesson that is repeated after a kill must hear and use the
+same.
 """
 
 from __future__ import annotations
