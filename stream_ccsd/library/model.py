@@ -133,9 +133,10 @@ class Model:
                 for name, table in self._tables().items():
                     with (fresh / name).open("wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
                         writer.write_table(table, max_chunksize=max(1, len(table)))
-                    files[name] = {"bytes": (fresh / name).stat().st_size, "sha256": _sha256(fresh / name)}
+                    digest = _sha256(fresh / name)
+                    files[name] = {"bytes": (fresh / name).stat().st_size, "sha256": digest}
                     if like is not None:
-                        _share(fresh / name, like / name, files[name]["sha256"])
+                        _share(fresh / name, like / name, digest)
                 description = {**self._description(), "version": self.version, "files": files}
                 (fresh / "model.json").write_text(json.dumps(description, indent=2) + "\n", encoding="utf-8")
                 _swap(fresh, target, Path(temporary) / "old")
