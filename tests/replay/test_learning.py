@@ -198,7 +198,7 @@ def test_in_memory_is_the_same(whole, begin, tmp_path):
     assert summary["lessons"]["last"] == whole[1]["lessons"]["last"]
 
 
-@pytest.mark.parametrize("batch", [7, 400])
+@pytest.mark.parametrize("batch", [60, 400])
 def test_stopped_and_resumed_is_the_same(whole, begin, tmp_path, batch):
     for turn, looks in enumerate([60, 800, 801, 400]):
         begin(tmp_path, resume=turn > 0).run(batch=batch, stop=StopAfter(looks))
