@@ -84,9 +84,12 @@ class Learner:
         self._ahead += 1  # a mistaken date, unless others are as late: it would age all that is known
         return self._next if self._ahead >= CONFIRMED else None
 
-    def remember(self, moment: float, model: Model) -> None:
-        """A lesson that was held before: what is known is entered, and its model is at hand already."""
+    def remember(self, moment: float) -> None:
+        """A lesson that was held before: what was known is entered; its model, or a later one, is to be taken up."""
         self._advance(moment)
+
+    def take_up(self, model: Model) -> None:
+        """Go on with the model of a lesson that was remembered."""
         self.model = model
         self._weighed_at = int(model.facts.get("lessons", {}).get("weighed_at", 0))
 
