@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -168,7 +169,7 @@ class Session:
         tally = recording.finish()
         summary = self._summary(tally, clock, recording, complete)
         summary["drift"] = [] if drift is None else drift.write()
-        summary["lessons"] = None if lessons is None else lessons.lessons.summary()
+        summary["lessons"] = None if lessons is None else lessons.summary(clock)
         write_report(self.out / "report.html", self.source.name, summary, tally)
         return summary
 
@@ -199,6 +200,7 @@ class _Teaching:
 
     lessons: Lessons
     recording: _Recording
+    seconds: list[float] = field(default_factory=lambda: [0.0])
 
     @classmethod
     def of(cls, session: Session, recording: _Recording) -> _Teaching | None:
@@ -215,13 +217,22 @@ class _Teaching:
         held = False
         while (moment := self.lessons.due(transaction)) is not None:
             flush()
+            begun = time.perf_counter()
             self.recording.use(self.lessons.hold(moment))
+            self.seconds[0] += time.perf_counter() - begun
             held = True
         return self.recording.engine if held else None
 
     def see(self, harvest: Harvest) -> None:
         """What was recorded."""
+        begun = time.perf_counter()
         self.lessons.see(harvest.scores)
+        self.seconds[0] += time.perf_counter() - begun
+
+    def summary(self, clock: Clock) -> dict[str, Any]:
+        """What came of lessons, and what they cost."""
+        share = self.seconds[0] / clock.seconds if clock.seconds else None
+        return {**self.lessons.summary(), "seconds": self.seconds[0], "share_of_time": share}
 
 
 class _Drift:
