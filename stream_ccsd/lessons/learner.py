@@ -84,9 +84,11 @@ class Learner:
         self._ahead += 1  # a mistaken date, unless others are as late: it would age all that is known
         return self._next if self._ahead >= CONFIRMED else None
 
-    def remember(self, moment: float) -> None:
-        """A lesson that was held before: what was known is entered; its model, or a later one, is to be taken up."""
+    def remember(self, moment: float, model: Model | None = None) -> None:
+        """A lesson that was held before: what was known is entered. Without its model, take up a later one."""
         self._advance(moment)
+        if model is not None:
+            self.take_up(model)
 
     def take_up(self, model: Model) -> None:
         """Go on with the model of a lesson that was remembered."""
