@@ -28,8 +28,8 @@ from stream_ccsd.result import Result
 from stream_ccsd.scores import EVIDENCE, TAKEOVER
 from stream_ccsd.verdict import Verdict
 
-# Days between two lessons that learn weights, unless there are a quarter more frauds by then.
-_WEIGHED_EVERY, _GROWN = 7.0, 1.25
+# Days between two lessons that learn weights, unless there are half as many frauds again.
+_WEIGHED_EVERY, _GROWN = 7.0, 1.5
 # Fewer frauds, or other transactions, say nothing about weights.
 _FEWEST_FRAUDS, _FEWEST_NORMALS = 30, 300
 # What takeover may have of the alert budget, as parts of what it had at the fit.
@@ -130,16 +130,17 @@ class Learner:
             learnt = learnt._replace(weights=weighing.weights, **weighing.trees._asdict())
         tail, facts = self.model.tails["evidence"], dict(self.model.facts.get("lessons", {"weighed_by": SUM}))
         if weighing is not None:
-            facts = measured(weighing, kept)
+            facts = measured(weighing)
         if measurable and (weighing is not None or not len(before.roots)):
-            evidence, speaking = (
-                evidence_today(learnt, kept, self.notebook) if weighing is None else (weighing.today, weighing.speaking)
-            )
-            whose = kept.rows.account[speaking].view(np.int64)
+            if weighing is None:
+                asked, (evidence, speaking) = kept, evidence_today(learnt, kept, self.notebook)
+            else:
+                asked, evidence, speaking = weighing.judged, weighing.today, weighing.speaking
+            whose = asked.rows.account[speaking].view(np.int64)
             tail = fit_tail(evidence[speaking], self.model.settings.tail_share, whose)
         model = replace(self.model, learnt=read_only(learnt), tails={**self.model.tails, "evidence": tail})
         if weighing is not None:
-            model = replace(model, takeover_share=self._takeover_share(model, kept, weighing))
+            model = replace(model, takeover_share=self._takeover_share(model, weighing))
         return replace(model, facts={**model.facts, "lessons": {**facts, **self._account(moment, kept, learnt)}})
 
     def _counted(self, before: Learnt) -> Learnt:
@@ -161,16 +162,17 @@ class Learner:
             frauds=np.array([count for _, count in laws]),
         )
 
-    def _takeover_share(self, model: Model, kept: Kept, weighing: Weighing) -> float:
+    def _takeover_share(self, model: Model, weighing: Weighing) -> float:
         """Of the alert budget: the part with which alert scores rank known frauds best: trees know takeovers, too."""
-        evidence = rarities(model.tails["evidence"], weighing.left_out)
-        takeover = rarities(model.tails["takeover"], kept.rows.takeover)
+        judged = weighing.judged
+        evidence = rarities(model.tails["evidence"], weighing.evidence)
+        takeover = rarities(model.tails["takeover"], judged.rows.takeover)
         best, most = 0.0, -1.0
         for part in _TAKEOVER_PARTS:
             share = part * self.first.takeover_share
             offsets = replace(model, takeover_share=share).budget_offsets()
             score = np.maximum(evidence - offsets[EVIDENCE], takeover - offsets[TAKEOVER])
-            precision = average_precision(score, kept.fraud, kept.weight)
+            precision = average_precision(score, judged.fraud, judged.weight)
             if precision > most:
                 best, most = share, precision
         return best

@@ -33,6 +33,7 @@ NORMALS = 400.0
 """Normal transactions of a day that are kept for that, at least; those that were looked at are kept besides."""
 NORMALS_A_FRAUD = 10.0
 """As many are kept where there is much fraud."""
+_TIDIED = 16  # lessons between two looks for verdicts that nobody needs any more
 # Remembered until so many delays have passed: a verdict that comes after the delay still counts.
 _REMEMBERED = 2.0
 # Share of frauds that are known promptly, at the least, and how fast an opinion of how soon that is changes.
@@ -180,9 +181,11 @@ class Notebook:
             return
         # In an order of their own, so that sums do not depend on whose verdict arrived first.
         keys = np.sort(np.fromiter(self._heard, np.uint64, len(self._heard)))
-        found = np.isin(keys, self._pool.key)
-        order = np.argsort(self._pool.key, kind="stable")
-        places = order[np.searchsorted(self._pool.key, keys[found], sorter=order)]
+        near = np.minimum(np.searchsorted(keys, self._pool.key), len(keys) - 1)
+        here = np.flatnonzero(keys[near] == self._pool.key)
+        found, first = np.zeros(len(keys), bool), np.unique(near[here], return_index=True)[1]
+        places = here[first]  # in the order of the keys; of an id that was entered twice, the first
+        found[near[places]] = True
         wanted = self._labels(keys[found])
         for key in keys[found].tolist():
             del self._heard[key]
@@ -349,6 +352,8 @@ class Notebook:
         for key in [key for key in self._heard if self._verdicts[key][-1].time < oldest]:
             del self._heard[key]
             self.too_late += 1
+        if self.lessons % _TIDIED:
+            return
         keys = np.fromiter(self._verdicts, np.uint64, len(self._verdicts))
         alive = np.isin(keys, self._pool.key)
         if self.kept is not None:
