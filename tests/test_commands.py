@@ -121,6 +121,9 @@ def test_a_worker_takes_its_settings_as_flags():
         sasl_mechanism="PLAIN",
         sasl_username="u",
         sasl_password_file=Path("p"),
+        suffix="challenger",
+        verdicts="v",
+        learning=True,
     )
     names = [field.name for field in fields(WorkerSettings)]
     assert all(getattr(other, name) != getattr(WorkerSettings(), name) for name in names)
@@ -198,8 +201,9 @@ def test_installed_commands_are_found_and_broken_ones_harm_no_other(tmp_path):
     shown = run(tmp_path, "--help")
     assert shown.returncode == 0, shown.stderr
     listed = re.findall(r"^  ([a-z]+) ", shown.stdout.partition("Commands:")[2], flags=re.MULTILINE)
-    commands = ["replay", "fit", "simulate", "alerts", "explain", "verdict", "verdicts", "budget", "worker"]
-    foreign_ones, groups = ["absent", "broken", "hello", "number"], ["evaluate", "bench"]
+    commands = ["replay", "fit", "simulate", "alerts", "explain", "verdict", "verdicts", "budget"]
+    commands += ["compare", "learn", "worker"]
+    foreign_ones, groups = ["absent", "broken", "hello", "number"], ["models", "evaluate", "bench"]
     assert listed == [*commands, *foreign_ones, *groups]  # Typer lists groups behind commands
     assert run(tmp_path, "hello").stdout == "hello\n"
     for name, why in (("absent", "ModuleNotFoundError"), ("broken", "[/x] is gone"), ("number", "no function")):

@@ -103,7 +103,7 @@ def test_commands_are_found_where_readers_find_them():
     """So that the test above cannot pass by finding none."""
     found = {" ".join(c.split()[:2]) if c.startswith(("bench", "evaluate")) else c.split()[0] for c in commands(README)}
     assert found >= {"fit", "replay", "alerts", "explain", "worker", "evaluate fraud", "evaluate clustering"}
-    assert found >= {f"bench {name}" for name in ("engine", "replay", "kafka", "pairwise")}
+    assert found >= {f"bench {name}" for name in ("engine", "replay", "kafka")}
     assert commands("`stream-ccsd nothing --at-all`") == ["nothing --at-all"]
     assert {"--resume", "--beginning", "--guarantee", "--published", "--sizes", "--debug"} <= options_below(())
 

@@ -40,7 +40,7 @@ class WorkerSettings:
     model: Annotated[
         Path | None,
         _option(
-            "Model of 'stream-ccsd fit', or a folder of versions ('stream-ccsd models'): a new one is picked up.",
+            "Model of 'stream-ccsd fit', or a folder of its versions: a new one is picked up.",
             None,
             "DIR",
         ),
