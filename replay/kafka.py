@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,25 +69,51 @@ def produce(
     """
 
     async def run() -> Produced:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=brokers,
-            acks="all",
-            enable_idempotence=True,
-            linger_ms=2,
-            max_batch_size=1 << 18,
-            **(security or Security()).client_options(),
-        )
-        try:
-            await start_client(producer, brokers)
+        async with _producer(brokers, security) as producer:
             return await _send_all(producer, source, topic, pace or Pace(), stop, progress, bury)
-        except KafkaError as error:
-            raise BrokerError(explain(brokers, error)) from error
-        finally:
-            # It would wait for ever for a broker that has gone.
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(producer.stop(), timeout=5.0)
 
     return asyncio.run(run())
+
+
+def produce_messages(
+    messages: Iterable[tuple[bytes, bytes]], brokers: str, topic: str, security: Security | None = None
+) -> None:
+    """Send keys and values in their order; returns when the broker has confirmed the last one.
+
+    Raises
+    ------
+    BrokerError
+        If the broker cannot be reached, or refuses or does not confirm one.
+    """
+
+    async def run() -> None:
+        async with _producer(brokers, security) as producer:
+            sent = [await producer.send(topic, value, key=key) for key, value in messages]
+            for confirmation in sent:
+                await _confirmed(confirmation, lambda: False)
+
+    asyncio.run(run())
+
+
+@contextlib.asynccontextmanager
+async def _producer(brokers: str, security: Security | None) -> AsyncIterator[Any]:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=brokers,
+        acks="all",
+        enable_idempotence=True,
+        linger_ms=2,
+        max_batch_size=1 << 18,
+        **(security or Security()).client_options(),
+    )
+    try:
+        await start_client(producer, brokers)
+        yield producer
+    except KafkaError as error:
+        raise BrokerError(explain(brokers, error)) from error
+    finally:
+        # It would wait for ever for a broker that has gone.
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(producer.stop(), timeout=5.0)
 
 
 async def _send_all(

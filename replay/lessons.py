@@ -1,9 +1,10 @@
 """Lessons of a replay: when they are held, what verdicts they hear, and which models come of them.
 
 What a learner knows follows from recorded scores and verdicts, so nothing of it is stored: a resumed replay shows it
-the scores again. Beside a state file are the models (``replay.db.models``) and a line a lesson (``replay.db.lessons``),
-which says how many verdicts of the book it had heard: people may add some at any time, and a lesson that is repeated
-after a kill must hear the same.
+the scores again. Beside a state file are the models (``replay.db.models``) and a log of lessons
+(``replay.db.lessons``), which says how many verdicts of the book each has heard, and which model scores after it:
+people may add verdicts and pin models at any time, and a lesson that is repeated after a kill must hear and use the
+same.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import pyarrow as pa
 from replay.hearing import PendingVerdicts
 from replay.verdicts import book_beside, open_beside
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.lessons.learner import Learner
+from stream_ccsd.lessons.learner import Learner, listening
 from stream_ccsd.lessons.rows import Rows
 from stream_ccsd.lessons.schedule import Schedule
 from stream_ccsd.library.model import Model
@@ -51,30 +53,26 @@ class Learning:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values: a resumed replay must agree with them."""
-        return asdict(replace(self, verdicts=())) | {"verdicts": len(self.verdicts)}
+        told = json.dumps([verdict.to_dict() for verdict in self.verdicts]).encode()
+        known = f"{len(self.verdicts)} ({blake2b(told, digest_size=6).hexdigest()})" if self.verdicts else None
+        return asdict(replace(self, verdicts=())) | {"verdicts": known}
 
 
 class Lessons:
     """The lessons of one replay. ``model`` is the one that scores now."""
 
-    def __init__(self, learning: Learning, model: Model, folder: Path, state: Path | None, resume: bool) -> None:
+    def __init__(self, learning: Learning, model: Model, folder: Path, state: Path | None) -> None:
         self._learning, self._state = learning, state
         self._learner = Learner(model, learning.schedule, adapt=learning.adapt)
         self._versions = Versions(folder)
         self._pending = PendingVerdicts(learning.verdicts)
         self._heard = 0  # entries of the book
+        self._newest: str | None = None  # the version that was learnt last, and the one that scores
+        self._used: str | None = None
         self._loaded: dict[str, Model] = {}  # the one that was needed last
         self._log = _LessonLog(None if state is None else lessons_beside(state))
         self.held = 0
-        if not resume:
-            self._begin(folder)
         self.model = self._learner.model
-
-    def _begin(self, folder: Path) -> None:
-        """A replay that starts anew takes nothing from an older one of the same name."""
-        if is_versions(folder):
-            shutil.rmtree(folder, ignore_errors=True)
-        self._log.clear()
 
     def recall(self, recorded: Iterator[pa.RecordBatch]) -> None:
         """Show the learner what was recorded before this process, and the lessons that were held meanwhile."""
@@ -86,23 +84,28 @@ class Lessons:
                     start = i
                     self._recall_lesson(moment)
             self.see(scores.slice(start))
+        if self.held:
+            self._learner.take_up(self._load(self._newest))
+            self.model = self._load(self._used)
 
     def _recall_lesson(self, moment: float) -> None:
         said = self._log.at(moment)
-        if said is None:
+        if said is None or "used" not in said:
             raise StreamCcsdError(
                 f"{self._log.path} does not know of the lesson at {moment!r}, which {self._state} was scored after: "
                 "put the file back, or start anew with another --state"
             )
         self._hear(moment, said["heard"])
-        self._learner.remember(moment, self._load(said["learnt"]))
-        self.model, self.held = self._load(said["used"]), self.held + 1
+        self._learner.remember(moment)
+        self._newest, self._used, self.held = said["learnt"], said["used"], self.held + 1
+        if self._learning.adapt:  # what rows say of new names depends on those that the model knew
+            self._learner.take_up(self._load(self._newest))
 
     def _load(self, name: str | None) -> Model:
         if name is None:
             return self._learner.first
         if name not in self._loaded:
-            self._loaded = {name: self._versions.load(name)}
+            self._loaded = {name: listening(self._versions.load(name))}
         return self._loaded[name]
 
     def see(self, scores: pa.RecordBatch) -> None:
@@ -125,21 +128,23 @@ class Lessons:
 
     def hold(self, moment: float) -> Model:
         """Hold a lesson; returns the model that scores from now on: the new one, unless another is pinned."""
-        known = self._log.at(moment)  # held before a kill, and nothing was recorded after it
-        heard = self._hear(moment, None if known is None else known["heard"])
+        known = self._log.at(moment) or {}  # begun before a kill, and nothing was recorded after it
+        heard = self._hear(moment, known.get("heard"))
+        if not known:  # before there is a model: should it be made again, it hears the same
+            self._log.add({"moment": moment, "heard": heard})
         before = self._learner.model
         learnt = self._learner.learn(moment)
-        name = None if learnt is self._learner.first else self._log.newest_name
         if learnt is not before:
-            account = learnt.facts.get("lessons", {}) | {"heard": heard}
-            learnt = replace(learnt, facts=learnt.facts | {"lessons": account})
+            if "lessons" in learnt.facts:  # else it has only followed the stream
+                learnt = replace(learnt, facts=learnt.facts | {"lessons": learnt.facts["lessons"] | {"heard": heard}})
             self._learner.model = learnt
-            name = self._versions.add(learnt)
-        pinned = self._versions.choice().pinned
-        used = name if pinned is None else pinned
-        self.model = learnt if used == name else self._versions.load(used)
-        if known is None:
-            self._log.add({"moment": moment, "heard": heard, "learnt": name, "used": used})
+            self._newest = self._versions.add(learnt)
+        if "used" in known:
+            self._used = known["used"]
+        else:
+            self._used = self._versions.choice().pinned or self._newest
+            self._log.add({"moment": moment, "heard": heard, "learnt": self._newest, "used": self._used})
+        self.model = learnt if self._used == self._newest else self._load(self._used)
         self.held += 1
         return self.model
 
@@ -153,6 +158,11 @@ class Lessons:
                         break
                     self._pending.add([entry.verdict])
                     self._heard = entry.sequence
+        if up_to is not None and self._heard < up_to:
+            raise StreamCcsdError(
+                f"the lesson at {moment!r} heard {up_to:,} verdicts of which {self._heard:,} are there: put "
+                f"{book_beside(self._state or Path())} back, or start anew with another --state"
+            )
         self._learner.hear(self._pending.audible(moment))
         return self._heard
 
@@ -164,52 +174,62 @@ class Lessons:
             "models": str(self._versions.folder),
             "book": None if self._state is None else str(book_beside(self._state)),
             "last": self._learner.model.facts.get("lessons"),
+            "adapted": self._learner.model.facts.get("adapted"),
         }
 
 
 class _LessonLog:
-    """A line a lesson: what it heard, and which model came of it."""
+    """Two lines a lesson, each written before what follows from it: what it heard, then which models came of it."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
         self._lines: dict[float, dict[str, Any]] = {}
+        self._whole = 0  # bytes: a line behind them was cut off by a kill
         if path is not None and path.exists():
-            for line in path.read_text(encoding="utf-8").splitlines():
-                try:
-                    said = json.loads(line)
-                except ValueError:  # cut off by a kill: that lesson is held again
+            for line in path.read_bytes().splitlines(keepends=True):
+                if not line.endswith(b"\n"):
                     break
-                self._lines[said["moment"]] = said
+                self._keep(line)
+
+    def _keep(self, line: bytes) -> None:
+        try:
+            said = json.loads(line)
+            self._lines[said["moment"]] = said
+        except (ValueError, KeyError, TypeError) as error:
+            raise StreamCcsdError(
+                f"{self.path} is damaged at byte {self._whole:,}: put it back as it was, or start anew with another "
+                "--state"
+            ) from error
+        self._whole += len(line)
 
     def at(self, moment: float) -> dict[str, Any] | None:
         return self._lines.get(moment)
 
-    @property
-    def newest_name(self) -> str | None:
-        """Of the model that was learnt last."""
-        return next(reversed(self._lines.values()))["learnt"] if self._lines else None
-
-    def clear(self) -> None:
-        if self.path is not None:
-            self.path.unlink(missing_ok=True)
-        self._lines = {}
-
     def add(self, said: dict[str, Any]) -> None:
-        """Written before its model scores anything."""
+        line = json.dumps(said).encode() + b"\n"
         self._lines[said["moment"]] = said
         if self.path is None:
             return
         try:
-            # The last line may be one that a kill cut off: it is written again as a whole.
-            text = "".join(json.dumps(line) + "\n" for line in self._lines.values())
-            temporary = self.path.with_name(self.path.name + ".new")
-            with temporary.open("w", encoding="utf-8") as file:
-                file.write(text)
+            with self.path.open("ab") as file:
+                file.truncate(self._whole)
+                file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
-            os.replace(temporary, self.path)
         except OSError as error:
             raise WriteError(self.path, error) from error
+        self._whole += len(line)
+
+
+def forget_lessons(folder: Path, state: Path | None) -> None:
+    """A replay that starts anew takes nothing from an older one of the same name."""
+    try:
+        if is_versions(folder):
+            shutil.rmtree(folder)
+        if state is not None:
+            lessons_beside(state).unlink(missing_ok=True)
+    except OSError as error:
+        raise WriteError(folder, error) from error
 
 
 def lessons_beside(state: Path) -> Path:

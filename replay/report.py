@@ -10,7 +10,7 @@ import numpy as np
 
 from replay.explain import draw_reasons
 from replay.tally import EDGES, Tally
-from replay.words import per_thousand, why_words
+from replay.words import lesson_words, per_thousand, why_words
 from stream_ccsd.page import BLUE, GREY, RED, along_time, axes, picture, table, write_page
 
 # Highest alerts whose reasons are drawn, and how many of each.
@@ -26,6 +26,8 @@ def write_report(path: Path, name: str, summary: dict[str, Any], tally: Tally) -
     if summary["why"]:
         words = [[why_words(name), f"{count:,}"] for name, count in summary["why"].items()]
         parts += ["<h2>What raised the alerts</h2>", table(["mostly for", "alerts"], words)]
+    if summary.get("lessons"):
+        parts += ["<h2>Lessons</h2>", f"<p>{html.escape(lesson_words(summary['lessons']))}.</p>"]
     if summary.get("drift"):
         show = tally.calendar.show
         changes = [[show(event["time"]), event["text"]] for event in summary["drift"]]

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from replay.database import DamageError, check_free
 from replay.harvest import Harvest, alert_line
-from replay.lessons import Learning, Lessons, models_beside
+from replay.lessons import Learning, Lessons, forget_lessons, models_beside
 from replay.outputs import OutputFiles
 from replay.pace import Pace
 from replay.report import write_report
@@ -85,6 +85,7 @@ class Session:
                 progress(now, harvest)
 
         rival = self._rival()
+        self._forget_older()
         recording = _recording(self)
         beside: _Recording | None = None
         shadow: Shadow | None = None
@@ -123,8 +124,7 @@ class Session:
             raise
         complete = not stop() and broken is None
         try:
-            summary = self._finished(recording, clock, complete, drift)
-            summary["lessons"] = None if lessons is None else lessons.lessons.summary()
+            summary = self._finished(recording, clock, complete, drift, lessons)
         except BaseException:
             if beside is not None:
                 beside.abandon()
@@ -135,6 +135,19 @@ class Session:
             raise broken
         return summary
 
+    @property
+    def models(self) -> Path:
+        """Where the models are that lessons make."""
+        return self.out / "replay.models" if self.state is None else models_beside(self.state)
+
+    def _forget_older(self) -> None:
+        """Before there is a state file: one that is resumed finds its own lessons only."""
+        if self.learning is None or self.resume:
+            return
+        if self.state is not None:
+            check_free(self.state)
+        forget_lessons(self.models, self.state)
+
     def _rival(self) -> Session | None:
         """The challenger, resumed if it was begun; a new one whose place is taken is refused before there is work."""
         if self.challenger is None or self.challenger.state is None:
@@ -144,12 +157,18 @@ class Session:
         return replace(self.challenger, resume=self.resume and self.challenger.state.exists())
 
     def _finished(
-        self, recording: _Recording, clock: Clock, complete: bool, drift: _Drift | None = None
+        self,
+        recording: _Recording,
+        clock: Clock,
+        complete: bool,
+        drift: _Drift | None = None,
+        lessons: _Teaching | None = None,
     ) -> dict[str, Any]:
         """The outputs of what was recorded, and its summary."""
         tally = recording.finish()
         summary = self._summary(tally, clock, recording, complete)
         summary["drift"] = [] if drift is None else drift.write()
+        summary["lessons"] = None if lessons is None else lessons.lessons.summary()
         write_report(self.out / "report.html", self.source.name, summary, tally)
         return summary
 
@@ -186,8 +205,7 @@ class _Teaching:
         """Lessons of this replay, if there are any; of a resumed one, as far as they were held."""
         if session.learning is None:
             return None
-        folder = session.out / "models" if session.state is None else models_beside(session.state)
-        lessons = Lessons(session.learning, session.model, folder, session.state, session.resume)
+        lessons = Lessons(session.learning, session.model, session.models, session.state)
         lessons.recall(recording.recorded())
         recording.use(lessons.model)
         return cls(lessons, recording)
@@ -235,15 +253,15 @@ class _InMemory:
     """States in memory, outputs written as they come."""
 
     def __init__(self, session: Session) -> None:
-        self._states, self._threshold = dict(session.states), session.threshold
-        self.engine = Engine(session.model, self._states, self._threshold)
+        self._states = dict(session.states)
+        self.engine = Engine(session.model, self._states, session.threshold)
         self.reached = START
         self._tally = Tally(session.model.calendar, self.engine.threshold)
         self._files = OutputFiles(session.out, session.model.version)
 
     def use(self, model: Model) -> None:
         """Go on with another model."""
-        self.engine = Engine(model, self._states, self._threshold)
+        self.engine = Engine(model, self._states, self.engine.threshold)
 
     def recorded(self) -> Iterator[pa.RecordBatch]:
         return iter(())

@@ -33,7 +33,7 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.learnt import input_names, nothing_learnt, term_names
 from stream_ccsd.library.model import Model
 from stream_ccsd.library.tails import rarities
-from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.numeric import AnyArray, FloatArray, read_only
 from stream_ccsd.result import Result
 from stream_ccsd.score.divergence import build_change_law
 from stream_ccsd.score.habits import decay_by_lag
@@ -339,7 +339,7 @@ def compile_model(model: Model, threshold: float | None = None) -> CompiledModel
         library=model.index,
         change_law=build_change_law(model.index, settings, model.sigma_y),
         laws=model.laws,
-        learnt=model.learnt or nothing_learnt(settings.declared, listening=False),
+        learnt=model.learnt or read_only(nothing_learnt(settings.declared, listening=False)),
         decay=decay_by_lag(settings),
         missing=np.uint32(model.codes("")),
         takeover_cap=float(settings.takeover_cap),

@@ -45,6 +45,7 @@ _NUMBERS = {
     "takeover_drift": (0.0, 1e3),
     "takeover_share": (0.0, 1.0 - 1e-9),
     "contamination": (0.0, 0.5),
+    "explore": (0.0, 1.0),
     "rarity_alpha": (0.0, 1e12),
     "rarity_beta": (0.0, 100.0),
     "rho_category": (1e-9, 1e9),
@@ -179,6 +180,9 @@ class Settings:
     """A second alert of an account needs a score higher than its last alert's by this (nats of rarity)."""
     alert_cooldown: float = 0.0
     """Time after an alert in which the account is not alerted again (in the unit of the transactions' time)."""
+    explore: float = 0.0
+    """Share of the alert budget that goes, besides, to transactions drawn at random: verdicts on alerts alone never
+    tell of fraud that looks like nothing."""
     alert_cap: int = 0
     """At most this many alerts of all accounts per interval; 0: no cap."""
     alert_interval: float = 1.0

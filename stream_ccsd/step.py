@@ -12,7 +12,7 @@ from numba import njit, types
 from numba.experimental import structref
 
 from stream_ccsd.account import ANSWERS, DENSITY_POINTS, LATELY, RECENT, REGIMES, USUAL, VIEW
-from stream_ccsd.alert.policy import ALERTED, Policy, decide, enter_score
+from stream_ccsd.alert.policy import ALERTED, QUIET, Policy, decide, enter_score, explores
 from stream_ccsd.batch import DIFFERENT, DUPLICATE, FORGOTTEN, LATE, SCORED, TOO_LATE, Accounts, Batch
 from stream_ccsd.library.index import Index, Scratch
 from stream_ccsd.library.laws import Laws, residual
@@ -146,6 +146,8 @@ def _step(model: CompiledModel, workspace: Workspace, accounts: Accounts, batch:
     _rate(model, out)
     out.previous_maximum = enter_score(account, out.score)
     out.decision = decide(model.policy, account, out.score, event.time, workspace.cap)
+    if out.decision == QUIET and explores(model.policy, event.id):
+        out.decision = ALERTED
     if out.decision == ALERTED:
         _gather_background(model, workspace, account, event, found, local)
         for j in range(batch.names.shape[1]):

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_ccsd.account import ENTRY, AccountCodec, StateError
+from stream_ccsd.account import ENTRY, LATELY, STATE_VERSION, AccountCodec, StateError, state_sizes
 
 CODEC = AccountCodec(window=4, local_history=5)
 
@@ -35,6 +35,28 @@ def test_short_histories_take_little_room():
     assert len(codec.pack(slab, 0)) < 1400
     slab.held[0] = slab.count[0] = codec.longest_history
     assert len(codec.pack(slab, 0)) == codec.largest <= 4096
+
+
+single = st.floats(width=32, allow_nan=False)
+
+
+@given(st.lists(single, min_size=2 * len(LATELY), max_size=2 * len(LATELY)), st.integers(0, 8))
+def test_what_the_account_did_lately_comes_back(lately, held):
+    slab = filled(2, held)
+    slab.records["lately"][1] = lately
+    CODEC.unpack(CODEC.pack(slab, 1), slab, 0)
+    assert slab.records["lately"][0].tolist() == lately
+    CODEC.clear(slab, 0)
+    assert slab.records["lately"][0].tolist() == [0.0] * len(lately)
+
+
+@pytest.mark.parametrize("version", range(STATE_VERSION))
+def test_states_from_before_are_refused_by_their_version(version):
+    packed = bytearray(CODEC.pack(filled(1, 3), 1))
+    packed[2] = version
+    assert state_sizes(bytes(packed)) is None
+    with pytest.raises(StateError, match=f"version {version}, this program reads version {STATE_VERSION}"):
+        CODEC.unpack(bytes(packed), CODEC.slab(1), 0)
 
 
 @given(st.integers(0, 8), st.data())

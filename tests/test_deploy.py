@@ -70,11 +70,13 @@ IMAGE_ENV = dict(part.split("=", 1) for name, rest in FINAL if name == "ENV" for
 COMPOSE = load(DEPLOY / "compose.yaml")
 SERVICES = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if "build" in service}
+LEARNERS = {name: service for name, service in OURS.items() if service["command"][0] == "learn"}
 WORKERS = {name: service for name, service in OURS.items() if service["command"] == ["worker"]}
 MANIFESTS = {p.name: load(p) for p in K8S.glob("*.yaml")}
 STATEFUL = MANIFESTS["statefulset.yaml"]
 POD = STATEFUL["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
+LEARNER = MANIFESTS["learner.yaml"]["spec"]["template"]["spec"]
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/stream-ccsd.json").read_text(encoding="utf-8"))
 PANELS = DASHBOARD["panels"]
 RULES = [rule for group in load(DEPLOY / "prometheus/alerts.yml")["groups"] for rule in group["rules"]]
@@ -180,7 +182,8 @@ def test_promtool_agrees(command):
 
 def test_prometheus_asks_the_workers_of_compose():
     config = load(DEPLOY / "prometheus/prometheus.yml")
-    (job,) = config["scrape_configs"]
+    job, learners = config["scrape_configs"]
+    assert [static["targets"] for static in learners["static_configs"]] == [[f"{name}:6066"] for name in LEARNERS]
     targets = [target for static in job["static_configs"] for target in static["targets"]]
     assert sorted(targets) == sorted(f"{name}:{compose_settings(name).web_port}" for name in WORKERS)
     assert {f'job="{job["job_name"]}"'} == {j for rule in RULES for j in re.findall(r'job="[^"]*"', rule["expr"])}
@@ -276,6 +279,7 @@ def test_settings_of_kubernetes(tmp_path):
 COMMANDS = {
     **{f"compose {name}": service["command"] for name, service in OURS.items()},
     "kubernetes": CONTAINER["args"],
+    "kubernetes learner": LEARNER["containers"][0]["args"],
     "image": json.loads(only(FINAL, "CMD")),
     "kernels": shlex.split(
         next(rest for name, rest in BUILD if "bin/stream-ccsd" in rest).split("bin/stream-ccsd ")[1]
@@ -294,7 +298,9 @@ def test_the_demo_fits_together():
     options = {name: dict(zip(said[1::2], said[2::2], strict=True)) for name, said in commands.items()}
     settings = compose_settings("worker-1")
     assert options["simulate"]["--out"] == options["fit"]["--data"] == options["feed"]["--data"]
-    assert options["fit"]["--model"] == str(settings.model)
+    assert OURS["adopt"]["command"] == ["models", "add", options["fit"]["--model"], "--in", str(settings.model)]
+    (learner,) = LEARNERS.values()
+    assert learner["command"][:3] == ["learn", "--models", str(settings.model)]
     assert options["feed"]["--to"] == f"{settings.broker}/{settings.transactions}"
 
 
@@ -335,9 +341,9 @@ def test_compose_services_are_pinned_limited_local_and_hold_no_secret():
 
 def test_compose_workers_come_back_and_others_end():
     for name, service in OURS.items():
-        expected = "unless-stopped" if name in WORKERS else "no"
-        assert service["restart"] == expected, name
-        assert service.get("healthcheck", {}).get("disable", False) is (name not in WORKERS), name
+        stays = name in WORKERS or name in LEARNERS
+        assert service["restart"] == ("unless-stopped" if stays else "no"), name
+        assert service.get("healthcheck", {}).get("disable", False) is not stays, name
 
 
 def test_the_broker_tells_clients_where_it_is():
@@ -450,7 +456,14 @@ def test_kustomize_agrees():
     done = subprocess.run([kubectl, "kustomize", str(K8S)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     made = {document["kind"]: document for document in yaml.safe_load_all(done.stdout)}
-    assert set(made) == {"ConfigMap", "PersistentVolumeClaim", "PodDisruptionBudget", "Service", "StatefulSet"}
+    assert set(made) == {
+        "ConfigMap",
+        "PersistentVolumeClaim",
+        "PodDisruptionBudget",
+        "Service",
+        "StatefulSet",
+        "Deployment",
+    }
     assert made["ConfigMap"]["data"]["worker.toml"] == (K8S / "worker.toml").read_text(encoding="utf-8")
 
 
@@ -480,6 +493,23 @@ def test_pods_may_write_where_they_must_and_nowhere_else():
     assert writable == {IMAGE_ENV["STREAM_CCSD_STATE_DIR"], IMAGE_ENV["NUMBA_CACHE_DIR"], "/tmp"}
     (copied,) = POD["initContainers"]
     assert copied["command"][2] == IMAGE_ENV["NUMBA_CACHE_DIR"] + "/."
+
+
+def test_the_learner_is_a_worker_that_may_write_models():
+    (container,), settings = LEARNER["containers"], worker_environment(IMAGE_ENV)
+    assert MANIFESTS["learner.yaml"]["spec"]["replicas"] == 1
+    assert container["args"][3:5] == ["--models", settings[f"{PREFIX}MODEL"]]
+    for name in ("securityContext", "automountServiceAccountToken", "enableServiceLinks"):
+        assert LEARNER[name] == POD[name]
+    for name in ("image", "env", "securityContext", "ports", "livenessProbe"):
+        assert container[name] == CONTAINER[name]
+    writable = {mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")}
+    assert writable == {str(Path(settings[f"{PREFIX}MODEL"]).parent), IMAGE_ENV["NUMBA_CACHE_DIR"], "/tmp"}
+    assert {m["name"] for m in container["volumeMounts"]} == {volume["name"] for volume in LEARNER["volumes"]}
+    claims = [
+        next(v for v in pod["volumes"] if v["name"] == "model")["persistentVolumeClaim"] for pod in (POD, LEARNER)
+    ]
+    assert len({claim["claimName"] for claim in claims}) == 1
 
 
 def test_workers_have_time_to_stop():

@@ -21,7 +21,7 @@ from stream_ccsd.errors import StreamCcsdError
 PROTOCOLS = ("verdicts", "handbook")
 _PANEL = "With --protocol verdicts or handbook"
 # What the Handbook's protocol has settled.
-_NOT_OF_THE_BOOK = ("budget", "label_delay", "days", "modes")
+_NOT_OF_THE_BOOK = ("budget", "explore", "label_delay", "days", "modes")
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,15 @@ class VerdictOptions:
         str,
         typer.Option(metavar="N/day", rich_help_panel=_PANEL, help="Cards that investigators look at each day."),
     ] = "100/day"
+    explore: Annotated[
+        float,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            rich_help_panel=_PANEL,
+            help="Share of the budget for cards whose merchants little is known of: what they score does not count.",
+        ),
+    ] = 0.0
     label_delay: Annotated[
         str,
         typer.Option(metavar="LENGTH", rich_help_panel=_PANEL, help="Labels of cards nobody looked at come so late."),
@@ -124,6 +133,7 @@ def chosen_plan(options: Any, late: VerdictOptions, seeds: list[int]) -> Callabl
             delay=lengths["--delay"],
             label_delay=lengths["--label-delay"],
             budget=int(budget[1]),
+            explore=late.explore,
             every=lengths["--learn"],
             first_part=late.learn_first,
             mistakes=Mistakes(late.wrong, late.wrong_merchant, seeds[0]),

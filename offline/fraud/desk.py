@@ -85,12 +85,12 @@ class Desk:
         rows = np.concatenate(parts)
         return rows[np.argsort(self.known[rows], kind="stable")]
 
-    def close(self, day: int, rows: slice, scores: FloatArray) -> None:
+    def close(self, day: int, rows: slice, scores: FloatArray, worth: FloatArray | None = None) -> None:
         """The end of a day: investigators look at all that its most suspicious cards did."""
         if self.queue is None:
             return
         cards, fraud = self.days.account[rows], self.days.fraud[rows]
-        chosen = self.queue.choose(day, cards, scores)
+        chosen = self.queue.choose(day, cards, scores, worth)
         mine = np.isin(cards, chosen)
         seen = np.flatnonzero(mine) + rows.start
         end = self.days.starts(day + 1)

@@ -15,6 +15,7 @@ from stream_ccsd.engine import Engine
 from stream_ccsd.fitting import fit
 from stream_ccsd.lessons.adapt import HALF_LIFE, adapted, share_of
 from stream_ccsd.lessons.drift import DriftEvent, Watch
+from stream_ccsd.lessons.learner import listening
 from stream_ccsd.lessons.rows import Rows
 from stream_ccsd.library.model import Model
 from stream_ccsd.numeric import FloatArray, IntArray
@@ -46,8 +47,8 @@ class Town:
         return [t for t in stream if t.account in fitted], [t for t in stream if t.account not in fitted]
 
     def model(self) -> Model:
-        """Of the town as it was; without the divergence, which joins no alert and takes most of the time."""
-        return fit(self.transactions()[0], town_settings(Settings(divergence=False)))
+        """Of the town as it was, one that can learn; without the divergence, which joins no alert and takes long."""
+        return listening(fit(self.transactions()[0], town_settings(Settings(divergence=False))))
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,9 @@ class Scorer(Protocol):
     def score(self, day: int, rows: slice) -> FloatArray:
         """Scores of a day's transactions, each made before anything later is known."""
 
+    def worth(self, rows: slice) -> FloatArray | None:
+        """What verdicts on them would teach, where the scorer knows."""
+
 
 def run_days(days: Days, desk: Desk, scorer: Scorer, progress: Progress | None = None) -> FloatArray:
     """A scorer over all of a stream, the desk at work after each day: scores by row, NaN in the first part."""
@@ -49,7 +52,7 @@ def run_days(days: Days, desk: Desk, scorer: Scorer, progress: Progress | None =
         if middle < rows.stop:
             streamed = slice(middle, rows.stop)
             scores[streamed] = scorer.score(day, streamed)
-            desk.close(day, streamed, scores[streamed])
+            desk.close(day, streamed, scores[streamed], scorer.worth(streamed))
         if progress:
             progress(rows.stop, len(days.time))
     return scores
@@ -67,6 +70,10 @@ class Replayed:
     def score(self, day: int, rows: slice) -> FloatArray:
         """As they were."""
         return self.scores[rows]
+
+    def worth(self, rows: slice) -> FloatArray | None:
+        """Nobody learns."""
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,6 +123,10 @@ class EngineScorer:
         scores, self.evidence[rows] = np.array(answers, float).T
         return scores
 
+    def worth(self, rows: slice) -> FloatArray | None:
+        """Nobody learns."""
+        return None
+
     def _results(self, rows: slice) -> Iterator[list[Result]]:
         for start in range(rows.start, rows.stop, _BATCH):
             yield self.engine.process_many(self.days.data.transactions[start : min(start + _BATCH, rows.stop)])
@@ -160,6 +171,11 @@ class LearningScorer(EngineScorer):
                 scores.append(_alert_scores(results))
                 self._see(results)
         return np.concatenate(scores)
+
+    def worth(self, rows: slice) -> FloatArray | None:
+        """The less is known of a transaction's merchant, the more."""
+        code = self.learner.model.codes
+        return self.learner.worth(np.array([code(t.merchant) for t in self.days.data.transactions[rows]], np.uint64))
 
     def _lessons_before(self, moment: float) -> None:
         if moment > self.engine.model.latest_time:  # a mistake, which the engine refuses: no years of lessons before it

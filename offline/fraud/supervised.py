@@ -46,6 +46,10 @@ class RawScorer:
         self.watch(day, rows)
         return self.predict(day, self.features[rows])
 
+    def worth(self, rows: slice) -> FloatArray | None:
+        """It does not say."""
+        return None
+
     def _begin(self, day: int) -> None:
         if day > self._day:
             self._day = day

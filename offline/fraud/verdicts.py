@@ -56,6 +56,8 @@ class Plan:
     delay: float = 7.0
     label_delay: float = 30.0
     budget: int = 100
+    explore: float = 0.0
+    """Share of the budget that goes to what would teach most."""
     every: float = 1.0
     first_part: bool = False
     """Whether the learner sees the first part, too."""
@@ -118,7 +120,7 @@ class _Stage:
         desks: dict[str, Desk] = {}
 
         def opened(name: str) -> Desk:
-            queue = Queue(plan.budget) if mode == "alerted" else None
+            queue = Queue(plan.budget, plan.explore) if mode == "alerted" else None
             desks[name] = Desk(days, delay * days.length, queue, plan.mistakes)
             return desks[name]
 
@@ -139,7 +141,7 @@ class _Stage:
             "mode": mode,
             "delay": delay,
             "every": plan.every,
-            **({"budget": plan.budget, "rest": REST} if mode == "alerted" else {}),
+            **({"budget": plan.budget, "explore": plan.explore, "rest": REST} if mode == "alerted" else {}),
             **judged.over(rows),
             **({} if plan.days is None else {"days": judged.over_days(*plan.days)}),
             "judged": {

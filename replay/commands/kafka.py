@@ -28,14 +28,16 @@ KafkaConfigOption = Annotated[
 
 
 @contextmanager
-def _kafka_extra() -> Iterator[None]:
+def kafka_extra() -> Iterator[None]:
+    """Around imports that need it."""
     try:
         yield
     except ImportError as error:
         raise StreamCcsdError(f"Kafka needs {error.name}: pip install 'stream-ccsd[kafka]'") from error
 
 
-def _security(config: Path | None) -> Any:
+def security_of(config: Path | None) -> Any:
+    """TLS and SASL, from a file of settings and variables."""
     from stream_ccsd.kafka.settings import WorkerSettings
 
     return WorkerSettings.load({}, config).security()
@@ -45,13 +47,13 @@ def send(
     source: Any, to: str, config: Path | None, pace: Any, out: Path, console: Console, json_target: str | None
 ) -> None:
     """A source to a topic; records that are no transactions to ``dead_letters.jsonl``."""
-    with _kafka_extra():
+    with kafka_extra():
         from replay.kafka import produce
     from stream_ccsd.kafka.connection import parse_target
     from stream_ccsd.kafka.logs import quiet_clients
 
     brokers, topic = parse_target(to)
-    security = _security(config)
+    security = security_of(config)
     letters = out / "dead_letters.jsonl"
     with ExitStack() as stack:
         show = stack.enter_context(progress_bar(console))("sending")
@@ -92,7 +94,7 @@ def follow(
 
     if style not in ("table", "json"):
         raise StreamCcsdError(f"alerts off a topic come as table or json, not as {style}")
-    with _kafka_extra():
+    with kafka_extra():
         from stream_ccsd.kafka.follow import follow_alerts
     from stream_ccsd.kafka.connection import parse_target
     from stream_ccsd.kafka.logs import quiet_clients
@@ -110,7 +112,7 @@ def follow(
             line = f"[bold]{show_alert_time(alert):>10}[/bold]  {escape(alert['headline'])}"
             console.print(line, highlight=False, soft_wrap=True)
 
-    security = _security(config)
+    security = security_of(config)
     with stoppable() as stop, quiet_clients():
         followed = asyncio.run(
             follow_alerts(

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from stream_ccsd.calendar import Calendar
+from stream_ccsd.calendar import Calendar, CalendarError
+from stream_ccsd.cli.command import given_flags
 from stream_ccsd.errors import StreamCcsdError
 
 if TYPE_CHECKING:
     from replay.lessons import Learning
 
+DEAD_VERDICTS = "verdict_dead_letters.jsonl"
 NAMED = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
 LearnOption = Annotated[
     str | None,
@@ -46,12 +48,31 @@ AdaptOption = Annotated[
 def check_learning(options: Any) -> None:
     """Options that would be ignored, or leave nothing to learn from."""
     if options.learn is None and not options.adapt:
-        if options.verdicts_from is not None or options.verdicts is not None:
-            raise StreamCcsdError("verdicts are for lessons: say when they are, with --learn daily")
+        given = given_flags(options, ("verdicts_from", "verdicts", "delay"))
+        if given:
+            raise StreamCcsdError(f"{', '.join(given)} is for lessons: say when they are, with --learn daily")
     elif not options.adapt and not (options.verdicts_from or options.verdicts or options.state):
         raise StreamCcsdError(
             "--learn has no verdicts to learn from: name a column with --verdicts-from, a file with --verdicts, or "
             "keep a --state, beside which 'stream-ccsd verdict' records them"
+        )
+    if options.verdicts_from is not None:
+        _check_column(options)
+    if options.verdicts is not None:
+        from replay.files import readable
+
+        with readable(options.verdicts):  # said at once
+            pass
+
+
+def _check_column(options: Any) -> None:
+    """A stream has one column of labels."""
+    if options.data is None and options.verdicts_from != "fraud":
+        raise StreamCcsdError(f"a simulated town has its labels in 'fraud', not in {options.verdicts_from!r}")
+    if options.label not in (None, options.verdicts_from):
+        raise StreamCcsdError(
+            f"--label {options.label} and --verdicts-from {options.verdicts_from} are two columns: what is learnt from "
+            "is also what is counted against, so name one"
         )
 
 
@@ -61,18 +82,27 @@ def chosen_learning(options: Any, calendar: Calendar) -> tuple[Learning | None, 
 
     if options.learn is None and not options.adapt:
         return None, 0
-    every = calendar.duration(NAMED.get(options.learn or "daily", options.learn or "1d"))
+    often = "daily" if options.learn is None else options.learn
+    every = _length(calendar, "--learn", NAMED.get(often, often))
     verdicts, refused = _read(options, calendar) if options.verdicts is not None else ([], 0)
     labels = options.verdicts_from is not None
-    learning = Learning(every, calendar.duration(options.delay), labels, tuple(verdicts), options.adapt)
+    delay = _length(calendar, "--delay", options.delay)
+    learning = Learning(every, delay, labels, tuple(verdicts), options.adapt)
     _ = learning.schedule  # what cannot be is said before there is work
     return learning, refused
+
+
+def _length(calendar: Calendar, flag: str, text: str) -> float:
+    try:
+        return calendar.duration(text)
+    except CalendarError as error:
+        raise StreamCcsdError(f"{flag}: {error}") from error
 
 
 def _read(options: Any, calendar: Calendar) -> tuple[list[Any], int]:
     from replay.verdict_files import read_verdicts
     from stream_ccsd.transaction import Refusal
-    from stream_ccsd.writing import write_whole
+    from stream_ccsd.writing import WriteError, write_whole
 
     assert options.verdicts is not None
     good, bad = [], []
@@ -81,7 +111,9 @@ def _read(options: Any, calendar: Calendar) -> tuple[list[Any], int]:
             bad.append({"line": row.line, "reason": parsed.reason, "field": parsed.field, "raw": row.raw})
         else:
             good.append(parsed)
-    if bad:
+    try:
         options.out.mkdir(parents=True, exist_ok=True)
-        write_whole(options.out / "verdict_dead_letters.jsonl", "".join(json.dumps(line) + "\n" for line in bad))
+    except OSError as error:
+        raise WriteError(options.out, error) from error
+    write_whole(options.out / DEAD_VERDICTS, "".join(json.dumps(line) + "\n" for line in bad))
     return good, len(bad)

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
-from replay.words import per_thousand, why_words
+from replay.words import lesson_words, per_thousand, why_words
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.output import plain_table
 
@@ -61,6 +61,11 @@ def show_summary(console: Console, result: dict[str, Any]) -> None:
         console.print(f"raised by: {_why(result['why'], len(result['why']))}", highlight=False)
     if "challenger" in result:
         console.print(_challenger(result["challenger"], result), highlight=False, soft_wrap=True)
+    if result["lessons"]:
+        console.print(escape(lesson_words(result["lessons"])), highlight=False, soft_wrap=True)
+    if result.get("refused_verdicts"):
+        dead = f"{result['outputs']}/verdict_dead_letters.jsonl"
+        console.print(f"[bold]{result['refused_verdicts']:,} refused verdicts[/bold]: {escape(dead)}", soft_wrap=True)
     if result["drift"]:
         changes = len(result["drift"])
         console.print(f"[bold]the stream has changed[/bold] ({changes:,} time(s), see drift.jsonl), lately:")

@@ -13,7 +13,8 @@ from rich.console import Console
 from rich.markup import escape
 
 from replay.commands.export import Rows, check_style, export
-from replay.commands.options import EncodingOption, StateOption, check_account, stream_time
+from replay.commands.kafka import KafkaConfigOption
+from replay.commands.options import EncodingOption, OptionalStateOption, StateOption, check_account, stream_time
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.command import given_flags, with_options
 from stream_ccsd.cli.output import JsonOption, check_target, emit, make_console
@@ -33,7 +34,14 @@ _SOURCES = ("investigator", "chargeback")
 class VerdictOptions:
     """What ``stream-ccsd verdict`` is told."""
 
-    state: StateOption
+    state: OptionalStateOption = None
+    to: Annotated[
+        str | None,
+        typer.Option(
+            metavar="kafka://HOST:PORT[/TOPIC]",
+            help="Send it to the topic of verdicts, which 'stream-ccsd learn' reads, instead of a state's book.",
+        ),
+    ] = None
     finding: Annotated[
         str | None, typer.Argument(metavar="[fraud|normal|unsure]", help="Your finding.", show_default=False)
     ] = None
@@ -88,6 +96,7 @@ class VerdictOptions:
         ),
     ] = None
     encoding: EncodingOption = None
+    kafka_config: KafkaConfigOption = None
 
 
 @with_options
@@ -103,6 +112,12 @@ def verdict(options: VerdictOptions, json_target: JsonOption = None) -> None:
 
     check_target(json_target)
     _check(options)
+    if options.to is not None:
+        from replay.commands.verdict_topic import send
+
+        send(options, options.to, json_target)
+        return
+    assert options.state is not None
     letters = options.dead_letters or _letters_beside(book_beside(options.state))
     if options.file is not None:
         check_writable(letters)
@@ -123,6 +138,14 @@ def verdict(options: VerdictOptions, json_target: JsonOption = None) -> None:
 
 
 def _check(options: VerdictOptions) -> None:
+    if (options.state is None) == (options.to is None):
+        raise StreamCcsdError("say where it goes: --state FILE of a replay, or --to kafka://host:port")
+    if options.to is not None and (given := given_flags(options, ("alert", "dead_letters"))):
+        raise StreamCcsdError(f"{', '.join(given)}: only with --state; on Kafka, say --transaction ID --account NAME")
+    if options.to is None and options.kafka_config is not None:
+        raise StreamCcsdError("--kafka-config: only with --to kafka://host:port")
+    if options.to is not None and options.file is None and options.at is None:
+        raise StreamCcsdError("--to needs --at TIME: when it was found, in the stream's time or as a date")
     for name in ("alert", "transaction", "account", "why", "who"):
         check_account(getattr(options, name), f"--{name}")
     if options.source not in (None, *_SOURCES):
@@ -152,7 +175,7 @@ def _said(options: VerdictOptions, records: Any, at: float | None) -> dict[str, 
         alert = alerted(records, options.alert, account)
         transaction, account = alert["transaction"], alert["account"]
     about = {"transaction": transaction, "account": account, "verdict": options.finding}
-    said = about | {"who": options.who or _login(), "why": options.why, "source": options.source}
+    said = about | {"who": options.who or login_name(), "why": options.why, "source": options.source}
     checked(said, at)
     return said
 
@@ -163,7 +186,8 @@ def _given(options: VerdictOptions, at: float | None) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _login() -> str:
+def login_name() -> str:
+    """Whose verdict it is, where nobody says."""
     try:
         return getpass.getuser()
     except (KeyError, OSError) as error:

@@ -23,6 +23,7 @@ class Policy(NamedTuple):
     cooldown: float
     cap: int
     interval: float
+    explored: float  # share of all transactions that are alerts whatever they score
 
 
 def build_policy(settings: Settings, threshold: float) -> Policy:
@@ -33,6 +34,7 @@ def build_policy(settings: Settings, threshold: float) -> Policy:
         float(settings.alert_cooldown),
         int(settings.alert_cap),
         float(settings.alert_interval),
+        float(settings.explore * settings.alert_rate),
     )
 
 
@@ -62,6 +64,12 @@ def decide(policy: Policy, account: Any, score: float, time: float, cap: FloatAr
     account.alerted_score = score
     account.alerted_time = time
     return ALERTED
+
+
+@njit(cache=True, nogil=True)
+def explores(policy: Policy, identity: Any) -> bool:
+    """Whether a transaction is looked at to learn, drawn by its hashed id: the same in every process."""
+    return policy.explored > 0.0 and float(identity) * 2.0**-64 < policy.explored
 
 
 @njit(cache=True, nogil=True)

@@ -22,6 +22,10 @@ from stream_ccsd.transaction import Transaction
 _NOTABLE = 3.0
 
 
+EXPLORATION = "exploration"
+"""What an alert was raised by that nothing speaks for: drawn at random, to learn from."""
+
+
 @dataclass(frozen=True)
 class Reason:
     """One additive part of a score, in nats, and what it says."""
@@ -121,7 +125,7 @@ def make_alert(
         merchant=transaction.merchant,
         fields={name: transaction.fields.get(name) for name in (f.name for f in model.settings.declared)},
         score_name=model.settings.alert_on,
-        raised_by=_raised_by(model, out),
+        raised_by=_raised_by(model, out) if float(out["score"]) >= threshold else EXPLORATION,
         score=float(out["score"]),
         threshold=threshold,
         tail_rate=math.exp(-float(out["score"])),

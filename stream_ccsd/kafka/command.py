@@ -68,7 +68,7 @@ def worker(
 
 def _prepare(given: dict[str, Any], config: Path | None) -> tuple[Any, Any, Any]:
     """Settings, the schema of messages and the model; everything that can be wrong is found here."""
-    from stream_ccsd.library.versions import load_model
+    from stream_ccsd.library.versions import is_versions, load_model
     from stream_ccsd.transaction import Guess, Schema
 
     try:
@@ -88,6 +88,10 @@ def _prepare(given: dict[str, Any], config: Path | None) -> tuple[Any, Any, Any]
         )
     settings.security()
     model = load_model(settings.model)
+    if settings.learning or is_versions(settings.model):
+        from stream_ccsd.lessons.learner import listening
+
+        model = listening(model)
     schema = columns_schema(settings.columns, model.settings.declared) or Schema()
     if isinstance(schema, Guess):  # what a message has to have is known
         schema = Schema(fields=schema.fields, renamed=schema.renamed)

@@ -133,14 +133,14 @@ def set_up(settings: WorkerSettings) -> Repeats:
     return repeats
 
 
-def last_words(reason: str) -> None:
-    """Say why a worker ends, as the last line there is: threads that go on say nothing behind it."""
+def last_words(reason: str, who: str = "worker") -> None:
+    """Say why a process ends, as the last line there is: threads that go on say nothing behind it."""
     root = logging.getLogger()
     for handler in root.handlers:
         for repeats in [f for f in handler.filters if isinstance(f, Repeats)]:
             repeats.tell(everything=True)
         handler.addFilter(lambda record: record.name == _ENDS)
-    logging.getLogger(_ENDS).error("the worker ends", extra={"reason": reason})
+    logging.getLogger(_ENDS).error("the %s ends", who, extra={"reason": reason})
     sys.stderr.flush()
 
 

@@ -13,6 +13,7 @@ from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.records import DeadLetter, Origin, alert_record, score_record, transaction_record
 from stream_ccsd.result import Result
 from stream_ccsd.transaction import Refusal, Transaction
+from stream_ccsd.verdict import Verdict
 
 Headers = list[tuple[str, bytes]]
 
@@ -54,6 +55,11 @@ def score_message(record: Record, result: Result) -> bytes:
 def alert_message(record: Record, alert: Alert) -> bytes:
     """One alert with its reasons, headed by the line for people."""
     return _json(alert_record(_origin(record), alert))
+
+
+def verdict_message(verdict: Verdict, date: str | None = None) -> bytes:
+    """A verdict as the learner reads it, by whose calendar a date is understood."""
+    return _json(verdict.to_dict() if date is None else {**verdict.to_dict(), "time": date})
 
 
 def dead_letter(topic: str, record: Record, why: Refusal) -> OutgoingRecord:

@@ -89,6 +89,43 @@ class Metrics:
         self.registry.register(_AtScrape(self.now))
         ProcessCollector(registry=self.registry)  # memory, processor time, start time
 
+    def look(self) -> None:
+        """Ask for what is asked for only when somebody looks."""
+        self.now.look()
+
+
+class LearnerMetrics:
+    """The same of a learner."""
+
+    def __init__(self) -> None:
+        registry = self.registry = CollectorRegistry()
+        prefix = _PREFIX + "learner_"
+        self.lessons = Counter(prefix + "lessons", "Lessons held", registry=registry)
+        self.repeated = Counter(
+            prefix + "repeated_lessons", "Lessons whose model was in the folder already", registry=registry
+        )
+        self.scores = Counter(prefix + "scores", "Scores read that can be learnt from, each once", registry=registry)
+        self.verdicts = Counter(prefix + "verdicts", "Verdicts heard, each once", registry=registry)
+        self.rejects = Counter(prefix + "rejects", "Messages that are no verdicts", registry=registry)
+        self.foreign = Counter(
+            prefix + "foreign_scores", "Messages that are no scores of this model", registry=registry
+        )
+        self.waiting = Gauge(prefix + "waiting", "Verdicts on transactions that were not seen yet", registry=registry)
+        self.disputed = Gauge(prefix + "disputed", "Transactions that people disagree on", registry=registry)
+        self.moment = Gauge(prefix + "moment", "The newest lesson, in the stream's time", registry=registry)
+        self.behind = Gauge(prefix + "lag", "Messages behind the ends of the topics", registry=registry)
+        self.seconds = Histogram(
+            prefix + "lesson_milliseconds",
+            "A lesson, until its model is stored",
+            buckets=_MILLISECONDS,
+            registry=registry,
+        )
+        self.model = Info(prefix + "model", "The newest model", registry=registry)
+        ProcessCollector(registry=registry)
+
+    def look(self) -> None:
+        """Nothing is asked for late."""
+
 
 class _AtScrape(Collector):
     def __init__(self, now: Now) -> None:

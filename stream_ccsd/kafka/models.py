@@ -31,7 +31,15 @@ def unfit_for(current: Model, new: Model) -> str | None:
 class ModelWatch:
     """Looks at the model directory, or the current one of a folder of versions; tells of each new model once."""
 
-    def __init__(self, folder: Path, model: Model, use: Callable[[Model], None], metrics: Metrics) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: Model,
+        use: Callable[[Model], None],
+        metrics: Metrics,
+        prepare: Callable[[Model], Model] = lambda model: model,
+    ) -> None:
+        self._prepare = prepare
         self._folder, self._model, self._use, self._metrics = folder, model, use, metrics
         self._seen: _Stamp | str | None = None
         self._told(model.version)
@@ -69,7 +77,7 @@ class ModelWatch:
         if seen is None or seen == self._seen:
             return None
         try:
-            new = Model.load(place)
+            new = self._prepare(Model.load(place))
             unfit = unfit_for(self._model, new)
         except StreamCcsdError as error:
             if _stamp(place) != seen:

@@ -62,6 +62,7 @@ class WorkerSettings:
     dead_letters: Annotated[str, _option("Topic for messages that had no effect, with the reason.", _TOPICS)] = (
         "dead-letters"
     )
+    verdicts: Annotated[str, _option("Topic of verdicts, which 'stream-ccsd learn' learns from.", _TOPICS)] = "verdicts"
     partitions: Annotated[int, _option("Of topics that have to be created.", _TOPICS)] = 4
     replication: Annotated[
         int, _option("Of topics that have to be created; 3 where there are three brokers.", _TOPICS)
@@ -98,6 +99,13 @@ class WorkerSettings:
     ] = 10.0
     heartbeat_interval: Annotated[float, _option("Seconds between signs of life to the group.", _WORK)] = 2.0
     threshold: Annotated[float | None, _option("Alert threshold in nats; by default the model's.", _WORK)] = None
+    learning: Annotated[
+        bool,
+        _option(
+            "Write what lessons learn from into scores ('inputs'), as always where the model is a folder of versions.",
+            _WORK,
+        ),
+    ] = False
     model_poll: Annotated[float, _option("Seconds between looks at the model.", _WORK)] = 5.0
 
     web_host: Annotated[str, _option("Address for /healthz, /readyz and /metrics.", _WEB)] = "127.0.0.1"
@@ -133,12 +141,12 @@ class WorkerSettings:
             for name in ("group", "scores", "alerts", "dead_letters"):
                 base = getattr(self, name).removesuffix(f"-{self.suffix}")
                 object.__setattr__(self, name, f"{base}-{self.suffix}")
-        for name in ("group", "transactions", "scores", "alerts", "dead_letters"):
+        for name in ("group", "transactions", "scores", "alerts", "dead_letters", "verdicts"):
             value = getattr(self, name)
             _require(is_topic(value), name, value, "letters, digits, '.', '_' and '-', at most 249")
         _require(is_topic(self.changelog), "group", self.group, "at most 230 characters")
-        topics = [self.transactions, self.scores, self.alerts, self.dead_letters, self.changelog]
-        _require(len(set(topics)) == len(topics), "topics", topics, "five different names")
+        topics = [self.transactions, self.scores, self.alerts, self.dead_letters, self.verdicts, self.changelog]
+        _require(len(set(topics)) == len(topics), "topics", topics, "six different names")
         for name in ("partitions", "replication", "batch"):
             _require(getattr(self, name) >= 1, name, getattr(self, name), "1 or more")
         _require(0 <= self.standby_replicas <= 100, "standby_replicas", self.standby_replicas, "0 to 100")

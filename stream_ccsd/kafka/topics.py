@@ -17,6 +17,8 @@ from stream_ccsd.kafka.settings import WorkerSettings
 
 # Old states of a worker that was taken for dead must not outlive the new ones they were written behind.
 _CHANGELOG = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(6 * 3600 * 1000)}
+# Lessons are held in the order in which brokers got things, whatever the clocks of those who sent them.
+_BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 # Seconds between looks at topics, and how often one must be missing: a broker that starts knows none for a moment.
 _LOOK, _PATIENCE = 2.0, 3
 _ADMIN = "stream-ccsd-admin"
@@ -128,8 +130,12 @@ def _policies(values: Mapping[str, str]) -> set[str]:
 
 
 def topic_names(settings: WorkerSettings) -> list[str]:
-    """All five."""
-    return [settings.transactions, settings.scores, settings.alerts, settings.dead_letters, settings.changelog]
+    """All six."""
+    read, written = (
+        (settings.transactions, settings.verdicts),
+        (settings.scores, settings.alerts, settings.dead_letters),
+    )
+    return [*read, *written, settings.changelog]
 
 
 class TopicWatch:
@@ -187,6 +193,8 @@ class TopicWatch:
 
 def _config(settings: WorkerSettings, name: str) -> dict[str, str]:
     config = dict(_CHANGELOG) if name == settings.changelog else {}
+    if name in (settings.scores, settings.verdicts):
+        config |= _BROKERS_TIME
     if settings.replication >= 3:  # a message that was confirmed is on two brokers at least
         config["min.insync.replicas"] = "2"
     return config

@@ -6,13 +6,12 @@ import asyncio
 import json
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.kafka.metrics import Metrics
 from stream_ccsd.kafka.settings import WorkerSettings
 
 _FRESH = 1.0
@@ -20,10 +19,19 @@ _FRESH = 1.0
 Facts = Callable[[], tuple[bool, dict[str, Any]]]
 
 
+class Told(Protocol):
+    """What a process tells Prometheus."""
+
+    registry: CollectorRegistry
+
+    def look(self) -> None:
+        """Ask for what is asked for only when somebody looks."""
+
+
 class _MetricsPage:
     """Made at most once a second, off the event loop, however many ask for it: transactions do not wait for it."""
 
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Told) -> None:
         self._metrics = metrics
         self._page, self._made = b"", -_FRESH
         self._making = asyncio.Lock()
@@ -32,7 +40,7 @@ class _MetricsPage:
         """The page, at most so old."""
         async with self._making:
             if time.monotonic() - self._made >= _FRESH:
-                self._metrics.now.look()
+                self._metrics.look()
                 self._page = await asyncio.to_thread(generate_latest, self._metrics.registry)
                 self._made = time.monotonic()
             return self._page
@@ -41,7 +49,7 @@ class _MetricsPage:
 class Web:
     """``/healthz``, ``/readyz`` and ``/metrics``, from the first moment on, also while states are recovered."""
 
-    def __init__(self, settings: WorkerSettings, metrics: Metrics, health: Facts, readiness: Facts) -> None:
+    def __init__(self, settings: WorkerSettings, metrics: Told, health: Facts, readiness: Facts) -> None:
         self._settings = settings
         self.port = settings.web_port
         application = web.Application()

@@ -30,6 +30,7 @@ from stream_ccsd.kafka.processing import Processor
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.kafka.topics import TopicsSeen, TopicWatch, prepare_topics
 from stream_ccsd.kafka.web import Web
+from stream_ccsd.lessons.learner import listening
 from stream_ccsd.library.model import Model
 from stream_ccsd.transaction import Schema, Transaction
 
@@ -82,7 +83,8 @@ class _Worker:
         )
         self._processor.partitions = self._app
         assert settings.model is not None
-        self._models = ModelWatch(settings.model, model, self._processor.use, self._metrics)
+        prepare = listening if model.learnt is not None else _as_it_is
+        self._models = ModelWatch(settings.model, model, self._processor.use, self._metrics, prepare)
         self._web = Web(settings, self._metrics, self._health, self._readiness)
         now = self._metrics.now
         self._known_lag: dict[int, int] = {}
@@ -206,6 +208,10 @@ class _Worker:
             "model": self._processor.model.version,
             "recovery": {"remaining": remaining, "done": round(share, 4)},
         }
+
+
+def _as_it_is(model: Model) -> Model:
+    return model
 
 
 def warm_up(model: Model) -> None:

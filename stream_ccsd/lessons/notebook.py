@@ -30,7 +30,9 @@ from stream_ccsd.verdict import Verdict, standing
 DAYS_KEPT = 60.0
 """How far back weights are learnt from."""
 NORMALS = 400.0
-"""Normal transactions of a day that are kept for that; those that were looked at are kept besides."""
+"""Normal transactions of a day that are kept for that, at least; those that were looked at are kept besides."""
+NORMALS_A_FRAUD = 10.0
+"""As many are kept where there is much fraud."""
 # Remembered until so many delays have passed: a verdict that comes after the delay still counts.
 _REMEMBERED = 2.0
 # Share of frauds that are known promptly, at the least, and how fast an opinion of how soon that is changes.
@@ -94,6 +96,7 @@ class Notebook:
         self._prompt: float | None = None  # days until prompt verdicts
         self._disputed: set[int] = set()
         self._moment = 0.0
+        self.known_since: float | None = None  # from which lesson on there are frauds in records
         self._verdicts: dict[int, list[Verdict]] = {}
         self._heard: dict[int, None] = {}  # keys with verdicts that were not looked at yet, in order
 
@@ -131,6 +134,22 @@ class Notebook:
         self._apply_verdicts()
         self._enter_silent(moment)
         self._forget(moment)
+
+    def left_of(self, entered: IntArray, stale: FloatArray) -> FloatArray:
+        """What is left by now of transactions that were counted, by half-life."""
+        left = self._fading[None, :] ** (self.lessons - entered)[:, None]
+        return left * 0.5 ** (stale[:, None] / np.array(HALF_LIVES))
+
+    @property
+    def first_record(self) -> int:
+        """Where records are among the inputs: the chosen ones, then all half-lives of each."""
+        return self._names.index("account_record")
+
+    @property
+    def chosen(self) -> IntArray:
+        """Half-lives that predicted best; the second until anything was predicted."""
+        best = np.argmax(self.choices, axis=1)
+        return np.where(np.ptp(self.choices, axis=1) > 0, best, 1)
 
     def _fade(self) -> None:
         for record in self.records:
@@ -223,6 +242,8 @@ class Notebook:
         if not len(rows):
             return np.zeros(0)
         fraud = state == _FRAUD
+        if fraud.any() and self.known_since is None:
+            self.known_since = self._moment
         self._judge_half_lives(rows, fraud)
         stale = self._staleness(rows, fraud)
         left = 0.5 ** (stale[:, None] / np.array(HALF_LIVES))
@@ -246,8 +267,7 @@ class Notebook:
         """What was entered, as far as it has not faded."""
         if not len(rows):
             return
-        left = self._fading[None, :] ** (self.lessons - entered)[:, None]
-        left *= 0.5 ** (stale[:, None] / np.array(HALF_LIVES))
+        left = self.left_of(entered, stale)
         fraud = was == _FRAUD
         for record, codes in zip(self.records, record_codes(rows), strict=True):
             record.take_back(codes, left * fraud[:, None], left, entered)
@@ -283,7 +303,7 @@ class Notebook:
 
     def _judge_half_lives(self, rows: Rows, fraud: AnyArray) -> None:
         everyone = (self.base[0, -1] + 0.05) / (self.base[1, -1] + 50.0)
-        first = self._names.index("account_record") + len(self.records)
+        first = self.first_record + len(self.records)
         for i in range(len(self.records)):
             own = rows.inputs[:, first + i * len(HALF_LIVES) : first + (i + 1) * len(HALF_LIVES)]
             self.choices[i] += likelihoods(own.astype(float), float(everyone), fraud)
@@ -292,7 +312,7 @@ class Notebook:
         """All frauds, all that were judged, and a sample of the normal ones: those with the lowest keys."""
         normal = np.flatnonzero(state != _FRAUD)
         silent = np.flatnonzero(state == _SILENT)
-        chosen = silent[np.argsort(rows.key[silent], kind="stable")[: max(1, round(NORMALS * self.days))]]
+        chosen = silent[np.argsort(rows.key[silent], kind="stable")[: self._sample_size()]]
         weight = np.ones(len(rows))
         weight[chosen] = len(silent) / max(len(chosen), 1)
         sampled = np.zeros(len(rows), bool)
@@ -307,6 +327,12 @@ class Notebook:
         entered = np.full(len(which), self.lessons)
         fresh = Kept(rows.take(which), state[which], entered, weight[which], stale[which], sampled[which])
         self.kept = fresh if self.kept is None else Kept.concatenate([self.kept, fresh])
+
+    def _sample_size(self) -> int:
+        """Normal transactions of a lesson that are kept: ten for each fraud of a lesson, on average."""
+        lessons = min(self.lessons, DAYS_KEPT / self.days)
+        frauds = 0 if self.kept is None else int(self.kept.fraud.sum())
+        return max(1, round(max(NORMALS * self.days, NORMALS_A_FRAUD * frauds / lessons)))
 
     def _drop_kept(self, keys: AnyArray) -> None:
         if self.kept is not None and len(keys):

@@ -11,6 +11,7 @@ from stream_ccsd.library.learnt import HALF_LIVES
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 
 _STRENGTH = 1.0  # transactions at everyone's rate that a record begins with
+_LATELY = HALF_LIVES.index(5.0)
 _FORGOTTEN = 0.01  # of a transaction: what is left of a record that is dropped
 _PRIOR = 0.05, 50.0  # frauds and transactions before there are any
 
@@ -65,6 +66,23 @@ class Records:
         frauds, transactions = self.counts[:, 0], self.counts[:, 1]
         rates: FloatArray = np.log((frauds / everyone + _STRENGTH) / (transactions + _STRENGTH))
         return rates
+
+    def rates_without(self, codes: AnyArray, fraud: AnyArray, own: FloatArray, everyone: float) -> FloatArray:
+        """Rates of the values of transactions, each without what it counts for itself."""
+        places = np.minimum(np.searchsorted(self.codes, codes), max(len(self.codes) - 1, 0))
+        counts = self.counts[places] if len(self.codes) else np.zeros((len(codes), 2, len(HALF_LIVES)))
+        known = self.codes[places] == codes if len(self.codes) else np.zeros(len(codes), bool)
+        frauds = np.maximum(counts[:, 0] - own * fraud[:, None], 0.0)
+        others = np.maximum(counts[:, 1] - own, 0.0)
+        rates = np.log((frauds / everyone + _STRENGTH) / (others + _STRENGTH))
+        return np.where(known[:, None], rates, 0.0)
+
+    def novelty(self, codes: AnyArray) -> FloatArray:
+        """One over 1 and how many transactions of each value are known from the last days."""
+        places = np.minimum(np.searchsorted(self.codes, codes), max(len(self.codes) - 1, 0))
+        known = self.codes[places] == codes if len(self.codes) else np.zeros(len(codes), bool)
+        counts = self.counts[places, 1, _LATELY] if len(self.codes) else np.zeros(len(codes))
+        return 1.0 / (1.0 + np.where(known, counts, 0.0))
 
     def of(self, code: int) -> FloatArray | None:
         """Frauds and transactions of a value, by half-life."""

@@ -128,23 +128,24 @@ def rows_of(transactions: Sequence[Transaction], codes: Codes, declared: tuple[F
     count = len(transactions)
     texts: dict[int, str] = {}
 
-    def code(text: str) -> int:
-        known = codes(text)
-        if known not in codes.names:
-            texts.setdefault(known, text)
-        return known
+    def coded(names: list[str]) -> AnyArray:
+        """Each name is looked up once: there are few of them among many."""
+        found = {name: codes(name) for name in set(names)}
+        texts.update((code, name) for name, code in found.items() if code not in codes.names)
+        return np.array([found[name] for name in names], np.uint64)
 
+    accounts = {name: identity(name) for name in {t.account for t in transactions}}
     return {
         "texts": texts,
         "key": np.array([row_key(t.account, t.id) for t in transactions], np.uint64),
-        "account": np.array([identity(t.account) for t in transactions], np.uint64),
+        "account": np.array([accounts[t.account] for t in transactions], np.uint64),
         "time": np.array([t.time for t in transactions], float),
         "amount": np.array([t.amount for t in transactions], float),
-        "category": np.array([code(t.category) for t in transactions], np.uint64),
-        "merchant": np.array([code(t.merchant) for t in transactions], np.uint64),
-        "names": np.array([[code(category_value(t, f)) for f in categories] for t in transactions], np.uint64).reshape(
-            count, len(categories)
-        ),
+        "category": coded([t.category for t in transactions]),
+        "merchant": coded([t.merchant for t in transactions]),
+        "names": np.array(
+            [coded([category_value(t, f) for t in transactions]) for f in categories], np.uint64
+        ).T.reshape(count, len(categories)),
         "numbers": np.array([[number_value(t, f) for f in numbers] for t in transactions], float).reshape(
             count, len(numbers)
         ),

@@ -149,7 +149,7 @@ class Versions:
                 return known
             number = max((_number(name) for name in names), default=0) + 1
             name = f"{number:04d}-{model.version}"
-            model.save(self.folder / name)
+            model.save(self.folder / name, like=self.folder / names[-1] if names else None)
             return name
 
     def pin(self, name: str, who: str | None = None) -> str:

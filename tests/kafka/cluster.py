@@ -30,16 +30,21 @@ PATIENCE = 90.0
 class Worker:
     """A worker process of its own, with its own state folder."""
 
+    kind = "worker"
+
     def __init__(self, cluster, name, **settings):
         self.folder = cluster.folder / name
         self.log = cluster.folder / f"{name}.log"
-        self._command = [sys.executable, "-m", "stream_ccsd", "worker", "--config", str(cluster.config)]
-        given = {"state_dir": self.folder, **settings}
+        self._command = [sys.executable, "-m", "stream_ccsd", self.kind, "--config", str(cluster.config)]
+        given = {**self.needed(), **settings}
         for option, value in given.items():
             self._command += [f"--{option.replace('_', '-')}", str(value)]
         self._environment = {**os.environ, **cluster.environment}
         self.process = None
         self.start()
+
+    def needed(self):
+        return {"state_dir": self.folder}
 
     def start(self):
         self._begun = self.log.stat().st_size if self.log.exists() else 0
@@ -67,8 +72,9 @@ class Worker:
         return [line for line in lines if message is None or line["message"] == message]
 
     def url(self):
-        wait_for(lambda: self.said("worker starts"), f"{self.log} to begin", self)
-        return self.said("worker starts")[-1]["web"]
+        starts = f"{self.kind}{'er' if self.kind == 'learn' else ''} starts"
+        wait_for(lambda: self.said(starts), f"{self.log} to begin", self)
+        return self.said(starts)[-1]["web"]
 
     def ask(self, path):
         """Status and text of a page."""
@@ -86,6 +92,15 @@ class Worker:
 
     def wait_until_ready(self):
         wait_for(lambda: self.said("ready"), f"{self.log} to be ready", self)
+
+
+class Learner(Worker):
+    """A learner process."""
+
+    kind = "learn"
+
+    def needed(self):
+        return {"web_port": 0, "grace": 0.5}
 
 
 def wait_for(condition, what, worker=None, patience=PATIENCE):
@@ -116,6 +131,7 @@ class Cluster:
             "scores": f"scores-{name}",
             "alerts": f"alerts-{name}",
             "dead_letters": f"dead-letters-{name}",
+            "verdicts": f"verdicts-{name}",
             "partitions": PARTITIONS,
             "web_port": 0,
             "session_timeout": 3.0,
@@ -134,7 +150,8 @@ class Cluster:
     async def _create(self):
         admin = AIOKafkaAdminClient(bootstrap_servers=self.brokers, **self.security.client_options())
         await admin.start()
-        names = [self.settings.transactions, self.settings.scores, self.settings.alerts, self.settings.dead_letters]
+        topics = ("transactions", "scores", "alerts", "dead_letters", "verdicts")
+        names = [getattr(self.settings, topic) for topic in topics]
         await admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names])
         await admin.close()
 
@@ -143,13 +160,18 @@ class Cluster:
         self.workers.append(worker)
         return worker
 
+    def learner(self, name, models, **settings):
+        learner = Learner(self, name, models=models, **settings)
+        self.workers.append(learner)
+        return learner
+
     def stop(self):
         for worker in self.workers:
             if worker.process.poll() is None:
                 worker.process.send_signal(signal.SIGCONT)
                 worker.kill()
 
-    def send(self, messages, rate=None, during=lambda sent: None):
+    def send(self, messages, rate=None, during=lambda sent: None, topic=None):
         """Messages as (key, value), at so many a second; ``during`` is called some times a second with the count."""
 
         async def run():
@@ -164,7 +186,7 @@ class Cluster:
             try:
                 for start in range(0, len(messages), chunk):
                     for key, value in messages[start : start + chunk]:
-                        await producer.send(self.settings.transactions, value, key=key)
+                        await producer.send(topic or self.settings.transactions, value, key=key)
                     await producer.flush()
                     await asyncio.to_thread(during, start + chunk)
                     if rate:

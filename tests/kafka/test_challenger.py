@@ -3,6 +3,7 @@
 from copy import copy
 from dataclasses import replace
 
+from stream_ccsd.lessons.learner import listening
 from stream_ccsd.library.versions import Versions
 from tests.kafka.cluster import Expectation, messages
 
@@ -21,7 +22,7 @@ def test_a_challenger_is_a_group_of_its_own(cluster, many, model, tmp_path):
     for worker in workers:
         worker.wait_until_ready()
     cluster.send(messages(part))
-    for side, own in ((cluster, model), (shadow, other)):
+    for side, own in ((cluster, model), (shadow, listening(other))):  # models of a folder of versions can learn
         side.wait_until_done(len(part))
         expected = Expectation(own, part)
         assert expected.alerts

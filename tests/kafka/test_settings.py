@@ -60,7 +60,7 @@ def test_a_file_says_what_a_variable_says(tmp_path_factory, batch, commit, topic
         ({"store": "paper"}, "one of rocksdb, memory"),
         ({"guarantee": "none"}, "effectively-once"),
         ({"scores": "a b"}, "scores is 'a b'"),
-        ({"scores": "alerts"}, "five different names"),
+        ({"scores": "alerts"}, "six different names"),
         ({"broker": "localhost"}, "expected kafka://"),
         ({"create_topics": "perhaps"}, "true or false"),
         ({"heartbeat_interval": 9}, "at most half"),

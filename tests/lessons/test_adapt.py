@@ -10,8 +10,10 @@ from replay.simulator import PriceShift
 from stream_ccsd.engine import Engine
 from stream_ccsd.lessons.adapt import adapted, share_of
 from stream_ccsd.lessons.following import followed, score_at
+from stream_ccsd.lessons.learner import listening
 from stream_ccsd.lessons.rows import Rows
 from stream_ccsd.library.laws import EVERYTHING
+from stream_ccsd.library.learnt import input_names
 from stream_ccsd.library.model import Model
 from stream_ccsd.library.tails import fit_tail, rarities
 from tests.lessons.conftest import SMALL_TOWN
@@ -30,14 +32,15 @@ def test_rows_hold_what_was_scored(rows, calm, calm_model):
     entered = [r for r in calm if r.entered]
     assert len(rows) == len(entered)
     assert rows.names.shape == (len(rows), 2)
-    assert rows.numbers.shape == rows.inputs.shape == (len(rows), 0)
+    assert rows.numbers.shape == (len(rows), 0)
+    assert rows.inputs.shape == (len(rows), len(input_names(calm_model.settings.declared)))
     assert rows.evidence.tolist() == [r.evidence for r in entered]
     assert rows.alerted.sum() == sum(r.alert is not None for r in calm)
     devices = {r.transaction.fields["device"] for r in calm} - set(calm_model.names.values())
     assert devices <= set(rows.texts.values())
     half = np.arange(len(rows)) < 100
     again = Rows.concatenate([rows.take(half), rows.take(~half)])
-    assert again.id.tolist() == rows.id.tolist()
+    assert again.key.tolist() == rows.key.tolist()
     assert again.texts == rows.texts
     assert len(Rows.of([], calm_model)) == 0
 
@@ -116,7 +119,7 @@ def test_declared_numbers_follow(stream):
         return replace(transaction, fields={"distance": kilometres})
 
     near = [far(t, 5.0 + i % 7) for i, t in enumerate(stream.transactions)]
-    model = fit(near, Settings(divergence=False, fields=("distance:number",)))
+    model = listening(fit(near, Settings(divergence=False, fields=("distance:number",))))
     later = [far(t, None if i % 4 == 0 else 500.0) for i, t in enumerate(stream.transactions)]
     rows = Rows.of(Engine(model).process_many(later), model)
     assert rows.numbers.shape == (len(later), 1)

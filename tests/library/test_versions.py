@@ -4,6 +4,7 @@ import json
 import multiprocessing
 import os
 import random
+import shutil
 import signal
 import time
 from dataclasses import replace
@@ -216,3 +217,33 @@ def test_a_mistyped_folder_is_not_made(tmp_path):
         done = CliRunner().invoke(app, ["models", *map(str, arguments)])
         assert "name the folder" in str(done.exception) or "there are no model versions" in str(done.exception)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_versions_share_what_did_not_change(three):
+    """One file with several names: damage is found in each of them, and removing one leaves the others whole."""
+    versions, models, names = three
+    shared = [versions.folder / name / "windows.arrow" for name in names]
+    assert len({place.stat().st_ino for place in shared}) == 1
+    assert len({(versions.folder / name / "model.json").stat().st_ino for name in names}) == 3
+    shutil.rmtree(versions.folder / names[0])
+    assert [versions.load(name).version for name in names[1:]] == [m.version for m in models[1:]]
+    data = bytearray(shared[1].read_bytes())
+    data[len(data) // 2] ^= 1
+    shared[1].write_bytes(bytes(data))
+    for name in names[1:]:
+        with pytest.raises(ModelError, match=r"windows\.arrow is damaged"):
+            versions.load(name)
+    again = versions.add(replace(models[0], facts={**models[0].facts, "measured": {"ap": 0.7}}))
+    assert versions.load(again).facts["measured"] == {"ap": 0.7}  # nothing is shared with what is damaged
+
+
+def test_where_there_are_no_links_versions_are_copies(model, tmp_path, monkeypatch):
+    def refused(*names):
+        raise OSError("links are not permitted")
+
+    monkeypatch.setattr(os, "link", refused)
+    versions = Versions(tmp_path / "v")
+    places = [versions.folder / versions.add(m) for m in variants(model, 2)]
+    assert len({(place / "windows.arrow").stat().st_ino for place in places}) == 2
+    assert len({tuple(sorted(p.name for p in place.iterdir())) for place in places}) == 1
+    assert [Model.load(place).facts["measured"]["ap"] for place in places] == [0.0, 0.1]

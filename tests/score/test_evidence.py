@@ -13,6 +13,7 @@ from stream_ccsd.calendar import Calendar
 from stream_ccsd.engine import Engine
 from stream_ccsd.fields import law_terms
 from stream_ccsd.library.learning import choose
+from stream_ccsd.library.learnt import term_names
 from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Transaction
 from tests import naive
@@ -44,7 +45,9 @@ def check(transactions, events, chosen_settings):
     for t, result in zip(events, results, strict=True):
         assert result.status in ("scored", "late")
         terms, apart = laws.terms(past.setdefault(t.account, []), t)
-        assert set(result.terms) == set(terms)
+        assert [*result.terms] == [*term_names(chosen_settings.declared)]
+        assert set(names) == set(terms)
+        assert not any(result.terms[name] for name in result.terms if name not in names)  # of what was never taught
         for name, value in terms.items():
             tolerance = 1e-5 if name in ROUNDED else 1e-9
             assert result.terms[name] == pytest.approx(value * tells[name], rel=1e-9, abs=tolerance), (name, t)

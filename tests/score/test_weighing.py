@@ -1,4 +1,4 @@
-"""Evidence by what verdicts have taught, against the naive form: laws as densities, trees as nodes, records as dicts."""
+"""Evidence by what verdicts have taught, against naive forms: laws as densities, trees as nodes, records as dicts."""
 
 import math
 from dataclasses import replace
