@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from replay.commands.learning import NAMED
 from stream_ccsd.calendar import Calendar, CalendarError
 from stream_ccsd.cli.command import given_flags
 from stream_ccsd.cli.output import plain_table
@@ -19,8 +20,6 @@ from stream_ccsd.errors import StreamCcsdError
 
 PROTOCOLS = ("verdicts", "handbook")
 _PANEL = "With --protocol verdicts or handbook"
-# Names for lengths that lessons are apart.
-_OFTEN = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
 # What the Handbook's protocol has settled.
 _NOT_OF_THE_BOOK = ("budget", "explore", "label_delay", "days", "modes")
 
@@ -150,7 +149,7 @@ def chosen_plan(options: Any, late: VerdictOptions, seeds: list[int]) -> Callabl
 
 def _in_days(calendar: Calendar, option: str, text: str) -> float:
     try:
-        length = calendar.duration(_OFTEN.get(text, text) if option == "--learn" else text)
+        length = calendar.duration(NAMED.get(text, text) if option == "--learn" else text)
     except CalendarError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
     if not length > 0:
