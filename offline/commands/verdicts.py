@@ -12,11 +12,11 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from replay.commands.learning import NAMED
 from stream_ccsd.calendar import Calendar, CalendarError
 from stream_ccsd.cli.command import given_flags
 from stream_ccsd.cli.output import plain_table
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.lessons.schedule import OFTEN
 
 PROTOCOLS = ("verdicts", "handbook")
 _PANEL = "With --protocol verdicts or handbook"
@@ -149,7 +149,7 @@ def chosen_plan(options: Any, late: VerdictOptions, seeds: list[int]) -> Callabl
 
 def _in_days(calendar: Calendar, option: str, text: str) -> float:
     try:
-        length = calendar.duration(NAMED.get(text, text) if option == "--learn" else text)
+        length = calendar.duration(OFTEN.get(text, text) if option == "--learn" else text)
     except CalendarError as error:
         raise typer.BadParameter(str(error), param_hint=option) from error
     if not length > 0:

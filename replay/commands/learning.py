@@ -11,12 +11,12 @@ import typer
 from stream_ccsd.calendar import Calendar, CalendarError
 from stream_ccsd.cli.command import given_flags
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.lessons.schedule import OFTEN
 
 if TYPE_CHECKING:
     from replay.lessons import Learning
 
 DEAD_VERDICTS = "verdict_dead_letters.jsonl"
-NAMED = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
 LearnOption = Annotated[
     str | None,
     typer.Option(
@@ -83,7 +83,7 @@ def chosen_learning(options: Any, calendar: Calendar) -> tuple[Learning | None, 
     if options.learn is None and not options.adapt:
         return None, 0
     often = "daily" if options.learn is None else options.learn
-    every = _length(calendar, "--learn", NAMED.get(often, often))
+    every = _length(calendar, "--learn", OFTEN.get(often, often))
     verdicts, refused = _read(options, calendar) if options.verdicts is not None else ([], 0)
     labels = options.verdicts_from is not None
     delay = _length(calendar, "--delay", options.delay)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from stream_ccsd.lessons.schedule import Schedule
 
 FAILED = 1
-_WORDS = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
 
 
 @dataclass(frozen=True)
@@ -97,9 +96,9 @@ def learn(options: LearnOptions) -> None:
 
 def chosen_schedule(every: str, delay: str, calendar: Calendar) -> Schedule:
     """When lessons are, from words and lengths of time."""
-    from stream_ccsd.lessons.schedule import Schedule
+    from stream_ccsd.lessons.schedule import OFTEN, Schedule
 
-    return Schedule(calendar.duration(_WORDS.get(every, every)), calendar.duration(delay))
+    return Schedule(calendar.duration(OFTEN.get(every, every)), calendar.duration(delay))
 
 
 def _prepare(options: LearnOptions) -> tuple[Any, Any]:

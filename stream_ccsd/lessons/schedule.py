@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from stream_ccsd.errors import StreamCcsdError
 
+OFTEN = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
+"""Words for how often lessons are, as lengths of time (``Calendar.duration``)."""
+
 
 @dataclass(frozen=True)
 class Schedule:
