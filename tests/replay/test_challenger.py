@@ -21,9 +21,14 @@ from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.versions import Versions
 from tests.commands import RUN
-from tests.replay.test_session import StopAfter, contents
+from tests.replay.test_session import StopAfter
 
+# Changes of the stream are looked for by the champion alone.
 FILES = ("scores.parquet", "alerts.jsonl", "dead_letters.jsonl")
+
+
+def contents(folder):
+    return {name: (folder / name).read_bytes() for name in FILES}
 
 
 @pytest.fixture(scope="module")
