@@ -59,6 +59,7 @@ LEFT_OUT = {
     ("bench", "kafka"),
     ("bench", "replay"),
     ("evaluate", "clustering"),
+    ("evaluate", "drift"),
     ("bench", "pairwise"),
 }
 ALWAYS = {

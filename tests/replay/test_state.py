@@ -353,4 +353,4 @@ def test_scores_of_nothing_have_their_columns(model, tmp_path):
         export(state.records, tmp_path)
     found = pq.read_table(tmp_path / "scores.parquet")
     assert found.num_rows == 0
-    assert {str(kind) for kind in found.schema.types} == {"int64", "string", "double", "bool"}
+    assert {str(kind) for kind in found.schema.types} == {"int64", "string", "double", "bool", "list<element: float>"}
