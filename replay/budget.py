@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from numba import njit
 
 from replay.store import SqliteRecords
 from stream_ccsd.alert.policy import ALERTED, Policy, decide
 from stream_ccsd.alert.threshold import threshold_by_budget
 from stream_ccsd.calendar import Calendar
+from stream_ccsd.compiling import compiled
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 
 RATES = (1e-2, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4, 5e-5, 2e-5, 1e-5)
@@ -25,8 +25,8 @@ _COLUMNS = ("account", "time", "amount", "score", "label")
 
 
 @dataclass(frozen=True, eq=False)
-class _Recorded:
-    """All scored transactions in order, as columns; accounts are numbers."""
+class Scored:
+    """Scored transactions in order, as columns; accounts are numbers."""
 
     account: IntArray
     time: FloatArray
@@ -34,8 +34,14 @@ class _Recorded:
     score: FloatArray
     fraud: AnyArray
 
+    @property
+    def accounts(self) -> int:
+        """How many there are."""
+        return int(self.account.max()) + 1 if len(self.account) else 0
+
     @classmethod
-    def of(cls, batches: Iterator[pa.RecordBatch]) -> _Recorded:
+    def of(cls, batches: Iterator[pa.RecordBatch]) -> Scored:
+        """All of a replay."""
         chosen = [batch.select(_COLUMNS) for batch in batches]
         if not chosen:
             nothing = np.empty(0)
@@ -49,7 +55,7 @@ class _Recorded:
 def budgets(records: SqliteRecords, rates: Sequence[float] = RATES) -> dict[str, Any]:
     """For each budget and that of the replay: alerts, their share, and with labels precision, recall and money."""
     with records.at_one_moment():
-        seen = _Recorded.of(records.score_batches())
+        seen = Scored.of(records.score_batches())
     policy = Policy(**records.facts["policy"])
     day = Calendar.from_dict(records.facts["calendar"]).of_days(1.0)
     span = float(np.ptp(seen.time)) if len(seen.time) else 0.0
@@ -72,25 +78,28 @@ def budgets(records: SqliteRecords, rates: Sequence[float] = RATES) -> dict[str,
     }
 
 
-def _outcome(seen: _Recorded, policy: Policy, days: float | None) -> dict[str, Any]:
+def would_alert(seen: Scored, policy: Policy) -> IntArray:
+    """Which of these transactions would have been alerts, by their places; the others may as well be missing."""
     high = np.flatnonzero(seen.score >= policy.threshold)  # no other can be an alert
-    accounts = int(seen.account.max()) + 1 if len(seen.account) else 0
-    raised = high[
-        _alerted(policy, seen.account[high], seen.score[high], seen.time[high], np.zeros(accounts, _STANDING))
-    ]
+    standing = np.zeros(seen.accounts, _STANDING)
+    return high[_alerted(policy, seen.account[high], seen.score[high], seen.time[high], standing)]
+
+
+def _outcome(seen: Scored, policy: Policy, days: float | None) -> dict[str, Any]:
+    raised = would_alert(seen, policy)
     outcome: dict[str, Any] = {
         "alerts": len(raised),
         "share": len(raised) / max(1, len(seen.time)),
         "alerts_per_day": None if days is None else len(raised) / days,
     }
     if seen.fraud.any():
-        outcome |= _against_labels(seen, raised, accounts)
+        outcome |= against_labels(seen, raised)
     return outcome
 
 
-def _against_labels(seen: _Recorded, raised: IntArray, accounts: int) -> dict[str, Any]:
+def against_labels(seen: Scored, raised: IntArray) -> dict[str, Any]:
     """As a summary counts: an account is caught by an alert from its first fraud on, and false with others only."""
-    frauds, never = np.flatnonzero(seen.fraud), len(seen.time)
+    frauds, never, accounts = np.flatnonzero(seen.fraud), len(seen.time), seen.accounts
     first_fraud = np.full(accounts, never)
     np.minimum.at(first_fraud, seen.account[frauds], frauds)
     true = raised[raised >= first_fraud[seen.account[raised]]]
@@ -111,7 +120,7 @@ def _against_labels(seen: _Recorded, raised: IntArray, accounts: int) -> dict[st
     }
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _alerted(policy: Policy, account: IntArray, score: FloatArray, time: FloatArray, standing: AnyArray) -> AnyArray:
     """Which of these transactions would have been alerts."""
     cap = np.array([-np.inf, 0.0])

@@ -12,7 +12,7 @@ import sys
 from typing import Any
 
 # Commands that end well when they are asked to end, also this early.
-_MAY_END = ("worker",)
+_MAY_END = ("watch", "worker")
 
 
 def run() -> None:

@@ -9,10 +9,10 @@ writes; at rest it is bytes with a version, its sizes and a checksum, holding on
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import NamedTuple
 
 import numpy as np
+from isal.isal_zlib import crc32  # that of zlib, from vector instructions: a state is checked twice an event
 
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.numeric import AnyArray
@@ -115,6 +115,9 @@ ACCOUNT = np.dtype(
         ("held", "i4"),  # history in use
     ]
 )
+# Where two of these stand in its bytes.
+_COUNT, _COUNT_AT = struct.Struct("=q"), ACCOUNT.fields["count"][1]  # type: ignore[index]
+_HELD, _HELD_AT = struct.Struct("=i"), ACCOUNT.fields["held"][1]  # type: ignore[index]
 
 
 class StateSizes(NamedTuple):
@@ -146,10 +149,9 @@ class Slab:
         # Codes of declared categories of the newest transactions, from oldest to newest, and their part of the view.
         self.named: AnyArray = np.zeros((rows, named, min(NAMED, longest_history)), np.uint32)
         self.views: AnyArray = np.zeros((rows, named), np.float32)
-        self.raw: AnyArray = self.records.view(np.uint8).reshape(rows, -1)
-        self.raw_histories: AnyArray = self.histories.view(np.uint8)
-        self.held: AnyArray = self.records["held"]
-        self.count: AnyArray = self.records["count"]
+        # Python's own views of the bytes: to copy through numpy takes several times as long for one account.
+        self.raw = self.records.view(np.uint8).data
+        self.raw_histories = self.histories.view(np.uint8).reshape(-1).data
 
 
 class AccountCodec:
@@ -170,9 +172,10 @@ class AccountCodec:
         self._blank = np.zeros(1, ACCOUNT)
         for name in ("newest_time", "alerted_time", "alerted_score", "top"):
             self._blank[name] = -np.inf
-        self._blank_bytes = self._blank.view(np.uint8)
+        self._blank_bytes = self._blank.tobytes()
+        self._no_history = bytes(self.longest_history * ENTRY.itemsize)
         self._head = (_MAGIC, STATE_VERSION, *self.sizes)
-        self._seed = zlib.crc32(_HEAD.pack(*self._head, 0))
+        self._seed = crc32(_HEAD.pack(*self._head, 0))
 
     def slab(self, rows: int) -> Slab:
         """Working memory for that many accounts, all of them new."""
@@ -180,22 +183,34 @@ class AccountCodec:
 
     def clear(self, slab: Slab, row: int) -> None:
         """Make a row that of an account nothing is known of yet."""
-        slab.raw[row] = self._blank_bytes
-        slab.raw_histories[row] = 0
+        record, history = self._places(row)
+        slab.raw[record : record + ACCOUNT.itemsize] = self._blank_bytes
+        slab.raw_histories[history : history + len(self._no_history)] = self._no_history
         if self.sizes.named:
             slab.named[row] = 0
             slab.views[row] = 0
 
+    def _places(self, row: int) -> tuple[int, int]:
+        """Where the bytes of a row begin, of its record and of its history."""
+        return row * ACCOUNT.itemsize, row * len(self._no_history)
+
     def pack(self, slab: Slab, row: int) -> bytes:
         """A row as bytes, without the history that is not in use."""
-        held = slab.held[row]
-        body = slab.raw[row].tobytes() + slab.raw_histories[row, : held * ENTRY.itemsize].tobytes()
+        record, history = self._places(row)
+        (held,) = _HELD.unpack_from(slab.raw, record + _HELD_AT)
+        parts: list[bytes | memoryview] = [
+            slab.raw[record : record + ACCOUNT.itemsize],
+            slab.raw_histories[history : history + held * ENTRY.itemsize],
+        ]
         if self.sizes.named:
-            body += slab.named[row, :, : min(held, self._named)].tobytes() + slab.views[row].tobytes()
-        return _HEAD.pack(*self._head, zlib.crc32(body, self._seed)) + body
+            parts += slab.named[row, :, : min(held, self._named)].tobytes(), slab.views[row].tobytes()
+        checksum = self._seed
+        for part in parts:
+            checksum = crc32(part, checksum)
+        return b"".join((_HEAD.pack(*self._head, checksum), *parts))
 
     def unpack(self, data: bytes, slab: Slab, row: int) -> None:
-        """Fill a row from bytes; after an error the row is that of a new account, or as it was.
+        """Fill a row from bytes; after an error the row is as it was.
 
         Raises
         ------
@@ -208,22 +223,26 @@ class AccountCodec:
         if tuple(head) != self._head:
             raise StateError(self._explain(*head))
         body = memoryview(data)[_HEAD.size :]
-        if zlib.crc32(body, self._seed) != checksum:
+        if crc32(body, self._seed) != checksum:
             raise StateError("the account state is damaged: its checksum does not match")
         if len(body) < ACCOUNT.itemsize:
             raise StateError("the account state is damaged: its length is impossible")
-        slab.raw[row] = np.frombuffer(body, np.uint8, ACCOUNT.itemsize)
-        held, named = int(slab.held[row]), self.sizes.named
+        (held,), (count,) = _HELD.unpack_from(body, _HELD_AT), _COUNT.unpack_from(body, _COUNT_AT)
+        named = self.sizes.named
         kept = min(max(held, 0), self._named)
-        history = held * ENTRY.itemsize
-        length = ACCOUNT.itemsize + history + named * 4 * (kept + 1)
-        if not 0 <= held <= self.longest_history or length != len(body) or slab.count[row] < held:
-            self.clear(slab, row)
+        length = held * ENTRY.itemsize
+        if (
+            not 0 <= held <= self.longest_history
+            or ACCOUNT.itemsize + length + named * 4 * (kept + 1) != len(body)
+            or count < held
+        ):
             raise StateError("the account state is damaged: its sizes do not agree")
-        slab.raw_histories[row, :history] = np.frombuffer(body, np.uint8, history, ACCOUNT.itemsize)
-        slab.raw_histories[row, history:] = 0
+        record, history = self._places(row)
+        slab.raw[record : record + ACCOUNT.itemsize] = body[: ACCOUNT.itemsize]
+        slab.raw_histories[history : history + length] = body[ACCOUNT.itemsize : ACCOUNT.itemsize + length]
+        slab.raw_histories[history + length : history + len(self._no_history)] = self._no_history[length:]
         if named:
-            place = ACCOUNT.itemsize + history
+            place = ACCOUNT.itemsize + length
             codes = np.frombuffer(body, np.uint32, named * kept, place)
             slab.named[row, :, :kept] = codes.reshape(named, kept)
             slab.named[row, :, kept:] = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from typing import NamedTuple
 
 import numpy as np
@@ -29,6 +30,9 @@ EVENT = np.dtype(
         ("account", "u8"),
     ]
 )
+PACKED_EVENT = struct.Struct("=qddIIQQ")
+"""The same as Python packs it: quicker than an assignment to a row."""
+# Eight bytes each, whole numbers first.
 OUTPUT = np.dtype(
     [
         ("status", "i8"),
@@ -44,6 +48,34 @@ OUTPUT = np.dtype(
         ("newest_time", "f8"),  # of the account, before the event
     ]
 )
+_ROW = struct.Struct(f"=4q{OUTPUT.itemsize // 8 - 4}d")
+
+
+class Answers(NamedTuple):
+    """An output as Python's own values."""
+
+    status: int
+    decision: int
+    transactions: int  # of the account so far
+    scores: list[float | None]
+    rarities: list[float | None]
+    score: float
+    maximum: float
+    accumulated: float
+    newest_time: float
+
+
+def answers(outputs: AnyArray) -> list[Answers]:
+    """Rows of a table of outputs; a score or rarity that is NaN is None."""
+    n, found = len(COMPILED), []
+    # Unpacked as bytes: for one row, numpy's ways to Python's own numbers take several times as long.
+    for status, decision, _, count, *row in _ROW.iter_unpack(outputs.data):
+        scores = [None if value != value else value for value in row[:n]]  # noqa: PLR0124
+        rated = zip(scores, row[n : 2 * n], strict=True)
+        rarities = [None if score is None or value != value else value for score, value in rated]  # noqa: PLR0124
+        score, _, maximum, accumulated, newest = row[2 * n :]
+        found.append(Answers(status, decision, count, scores, rarities, score, maximum, accumulated, newest))
+    return found
 
 
 class Accounts(NamedTuple):

@@ -28,7 +28,7 @@ from stream_ccsd.account import AccountCodec, StateError
 from stream_ccsd.alert.policy import ALERTED, HELD_BACK, QUIET, build_policy
 from stream_ccsd.alert.reasons import Alert, make_alert
 from stream_ccsd.alert.threshold import checked_threshold
-from stream_ccsd.batch import DIFFERENT, FORGOTTEN, STATUSES, TOO_LATE, Accounts, Batch
+from stream_ccsd.batch import DIFFERENT, FORGOTTEN, PACKED_EVENT, STATUSES, TOO_LATE, Accounts, Batch, answers
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.learnt import input_names, nothing_learnt, term_names
 from stream_ccsd.library.model import Model
@@ -88,7 +88,7 @@ class Engine:
         self._inputs = input_names(self._declared) if model.learnt is not None else None
         named = len(self._categories)
         self._codec = AccountCodec(*model.state_sizes)
-        self._work = Workspace.of(len(model.index.z), self._codec.longest_history, settings.local_history, named)
+        self._work = Workspace.of(model.index, self._codec.longest_history, settings.local_history, named)
         self._compiled = compile_model(model, self.threshold)
         self._added = [score for score in scores() if score.compute is not None]
         self._names = score_names()
@@ -145,14 +145,15 @@ class Engine:
         """One chunk of a batch; ``changed`` holds the states that are not stored yet."""
         refusals = self._load(batch, changed)
         good = [t for i, t in enumerate(batch) if i not in refusals] if refusals else batch
-        run(self._machine, 0, len(good))
+        run(self._machine, self._work.block, 0, len(good), with_divergence=self.model.settings.divergence)
         for account, row in self._rows.items():
             changed[account] = self._codec.pack(self._slab, row)
-        answers = iter(self._answers(good))
+        results = self._answers(good)
         if not refusals:
-            return list(answers)
+            return results
+        rest = iter(results)
         return [
-            Result(t, refusals[i][0], model=self._version, reason=refusals[i][1]) if i in refusals else next(answers)
+            Result(t, refusals[i][0], model=self._version, reason=refusals[i][1]) if i in refusals else next(rest)
             for i, t in enumerate(batch)
         ]
 
@@ -167,7 +168,7 @@ class Engine:
         """Bring the accounts of a batch into working memory; returns which events are refused, and why."""
         if len(self._batch.events) < len(batch):
             self._make_space(len(batch))
-        events = self._batch.events
+        events = self._batch.events.data
         rows: dict[str, int] = {}
         hashes: list[int] = []  # of the accounts, by row
         damaged: dict[str, _Refused] = {}
@@ -205,7 +206,9 @@ class Engine:
             if self._declared:
                 self._batch.names[count] = [self._code(category_value(transaction, f)) for f in self._categories]
                 self._batch.numbers[count] = [number_value(transaction, f) for f in self._numbers]
-            events[count] = (
+            PACKED_EVENT.pack_into(
+                events,
+                count * PACKED_EVENT.size,
                 row,
                 transaction.time,
                 transaction.amount,
@@ -226,54 +229,55 @@ class Engine:
 
     def _answers(self, good: Sequence[Transaction]) -> list[Result]:
         table = self._batch.outputs[: len(good)]
-        names, scores, rarities = self._score_table(table, self._batch.events[: len(good)])
-        columns = {name: table[name].tolist() for name in _RESULT_COLUMNS}
+        added = self._added_values(table, self._batch.events[: len(good)]) if self._added else None
         terms = self._batch.terms[: len(good)].copy()
         inputs = _rounded(self._batch.inputs[: len(good)]) if self._inputs else None
         results = []
-        for i, transaction in enumerate(good):
-            code, decision = columns["status"][i], columns["decision"][i]
-            status, note = STATUSES[code], None
-            if code == FORGOTTEN:
+        for i, (transaction, answer) in enumerate(zip(good, answers(table), strict=True)):
+            status, note = STATUSES[answer.status], None
+            decision = answer.decision
+            if answer.status == FORGOTTEN:
                 forgotten = "a copy of an earlier transaction whose answer is no longer kept"
                 results.append(Result(transaction, status, model=self._version, reason=forgotten))
                 continue
-            if code == TOO_LATE:
-                reason = self._too_late(transaction, columns["newest_time"][i])
+            if answer.status == TOO_LATE:
+                reason = self._too_late(transaction, answer.newest_time)
                 results.append(Result(transaction, status, model=self._version, reason=reason))
                 continue
-            if code == DIFFERENT:
+            if answer.status == DIFFERENT:
                 decision, note = QUIET, "another transaction had this id: its answer is repeated, without its alert"
+            if added is not None:
+                answer.scores.extend(added[0][i])
+                answer.rarities.extend(added[1][i])
+            scores = dict(zip(self._names, answer.scores, strict=True))
+            copy = status is Status.DUPLICATE
             results.append(
                 Result(
                     transaction,
                     status,
-                    scores=dict(zip(names, scores[i], strict=True)),
-                    rarities=dict(zip(names, rarities[i], strict=True)),
-                    score=columns["score"][i],
-                    maximum=columns["maximum"][i],
-                    accumulated=None if status is Status.DUPLICATE else columns["accumulated"][i],
-                    term_values=None if status is Status.DUPLICATE else terms[i],
+                    scores=scores,
+                    rarities=dict(zip(self._names, answer.rarities, strict=True)),
+                    score=answer.score,
+                    maximum=answer.maximum,
+                    accumulated=None if copy else answer.accumulated,
+                    term_values=None if copy else terms[i],
                     term_names=self._terms,
-                    inputs=None if inputs is None or status is Status.DUPLICATE else inputs[i],
-                    waits=max(0, self.model.settings.window + 1 - columns["count"][i]),
+                    inputs=None if inputs is None or copy else inputs[i],
+                    waits=max(0, self.model.settings.window + 1 - answer.transactions),
                     model=self._version,
-                    alert=self._alert(transaction, i, scores[i]) if decision == ALERTED else None,
+                    alert=self._alert(transaction, i, scores) if decision == ALERTED else None,
                     held_back=decision == HELD_BACK,
                     reason=note,
                 )
             )
         return results
 
-    def _score_table(self, outputs: AnyArray, events: AnyArray) -> tuple[tuple[str, ...], _Table, _Table]:
-        """Names, values and rarities of all scores, a row a transaction; None where there is nothing to compare."""
-        values, rarities = outputs["scores"], outputs["rarities"]
-        if self._added:
-            more = [added_score(score, outputs, events) for score in self._added]
-            rates = [self._rarities(score, column) for score, column in zip(self._added, more, strict=True)]
-            values, rarities = np.column_stack([values, *more]), np.column_stack([rarities, *rates])
-        missing = np.isnan(values)
-        return self._names, _plain(values, missing), _plain(rarities, missing | np.isnan(rarities))
+    def _added_values(self, outputs: AnyArray, events: AnyArray) -> tuple[_Table, _Table]:
+        """Values and rarities of scores from outside, a row a transaction; None where there is nothing to compare."""
+        values = [added_score(score, outputs, events) for score in self._added]
+        rates = [self._rarities(score, column) for score, column in zip(self._added, values, strict=True)]
+        missing = np.isnan(np.column_stack(values))
+        return _plain(np.column_stack(values), missing), _plain(np.column_stack(rates), missing)
 
     def _rarities(self, score: Score, values: FloatArray) -> FloatArray:
         tail = self.model.tails.get(score.name)
@@ -287,19 +291,17 @@ class Engine:
             f"{calendar.length(self.model.settings.grace)}"
         )
 
-    def _alert(self, transaction: Transaction, i: int, scores: list[float | None]) -> Alert:
-        named = dict(zip(self._names, scores, strict=True))
-        return make_alert(self.model, transaction, self._batch, i, named, self.threshold)
+    def _alert(self, transaction: Transaction, i: int, scores: dict[str, float | None]) -> Alert:
+        return make_alert(self.model, transaction, self._batch, i, scores, self.threshold)
 
 
-_RESULT_COLUMNS = ("status", "decision", "newest_time", "score", "maximum", "accumulated", "count")
 _Table = list[list[float | None]]
 
 
 def _plain(values: AnyArray, missing: AnyArray) -> _Table:
     """Rows of Python's own numbers."""
     rows: _Table = values.tolist()
-    for i, j in zip(*np.nonzero(missing), strict=True):
+    for i, j in zip(*np.nonzero(missing | np.isnan(values)), strict=True):
         rows[i][j] = None
     return rows
 
@@ -346,7 +348,6 @@ def compile_model(model: Model, threshold: float | None = None) -> CompiledModel
         takeover_drift=float(settings.takeover_drift),
         tails=tuple(model.tails[s.name] for s in COMPILED),
         policy=build_policy(settings, model.threshold if threshold is None else threshold),
-        with_divergence=settings.divergence,
         joining=np.array(joining),
         offsets=model.budget_offsets(),
         grace=float(settings.grace),

@@ -350,7 +350,7 @@ def score_histories(
     """The engine's answers to whole histories, account after account, as one table of outputs, and their events."""
     settings = model.settings
     codec = AccountCodec(*model.state_sizes)
-    workspace = Workspace.of(len(model.index.z), codec.longest_history, settings.local_history, codec.sizes.named)
+    workspace = Workspace.of(model.index, codec.longest_history, settings.local_history, codec.sizes.named)
     batch = _events(histories, settings)
     slab = codec.slab(1)
     accounts = Accounts(slab.records, slab.histories, slab.named, slab.views)
@@ -358,7 +358,7 @@ def score_histories(
     done = 0
     for history in histories:
         codec.clear(slab, 0)
-        run(machine, done, done + len(history.amounts))
+        run(machine, workspace.block, done, done + len(history.amounts), with_divergence=settings.divergence)
         done += len(history.amounts)
         if tick:
             tick(len(history.amounts))

@@ -9,16 +9,20 @@ from __future__ import annotations
 import dataclasses
 import json
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
+import numpy as np
 import pyarrow as pa
 
 from stream_ccsd.alert.reasons import Alert
+from stream_ccsd.numeric import FloatArray
 from stream_ccsd.result import Result
 from stream_ccsd.scores import scores
 from stream_ccsd.status import Status
+from stream_ccsd.term_texts import rounded, term_texts
 from stream_ccsd.transaction import MAX_TEXT, Refusal, Transaction
 from stream_ccsd.verdict import MAX_WHY, NEEDED, Verdict
 
@@ -37,6 +41,7 @@ _JSON: dict[Any, dict[str, Any]] = {
     "series": {"type": "array", "items": {"type": "number"}},
 }
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # made once: json.dumps would make one a row
+_OF_TRANSACTION = ("id", "account", "time", "amount", "category", "merchant")
 _PYTHON: dict[Any, str] = {str: "string", float: "number", int: "integer", bool: "boolean", Status: "string"}
 
 
@@ -113,7 +118,8 @@ def score_record(origin: Origin, result: Result, label: str | None = None) -> di
         "fields": {name: value for name, value in t.fields.items() if name in terms} or None,  # declared ones
         "status": result.status,
         **result.scores,
-        "terms": {name: digits for name, nats in terms.items() if (digits := round(nats, 4))} if terms else None,
+        # Most are 0, and rounding is dear.
+        "terms": {name: n for name, nats in terms.items() if nats and (n := round(nats, 4))} if terms else None,
         "inputs": None if result.inputs is None else result.inputs.tolist(),
         "score": result.score,
         "maximum": result.maximum,
@@ -132,10 +138,54 @@ def score_batch(records: list[dict[str, Any]]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=score_schema())
 
 
+def scored_batch(positions: Sequence[int], results: Sequence[Result], labels: Sequence[str | None]) -> pa.RecordBatch:
+    """The same of results of one engine that were entered, by their positions in a file, without a dict a row."""
+    count = len(results)
+    places = {"partition": [0] * count, "position": positions, "timestamp": [None] * count, "label": labels}
+    columns = places | scored_columns(results)
+    columns["fields"] = [_text(fields) for fields in columns["fields"]]
+    names = results[0].term_names if results else ()
+    columns["terms"] = term_texts(names, _term_values(results)) if names else [None] * count
+    arrays = [pa.array(columns[field.name], field.type) for field in score_schema()]
+    return pa.RecordBatch.from_arrays(arrays, schema=score_schema())
+
+
+def scored_columns(results: Sequence[Result]) -> dict[str, Any]:
+    """What records of results of one engine that were entered say, column by column.
+
+    Where they came from, their labels and :func:`scored_terms` are for the caller to add.
+    """
+    names = results[0].term_names if results else ()
+    transactions = [result.transaction for result in results]
+    said = [result.scores for result in results]
+    return {
+        **{name: list(map(attrgetter(name), transactions)) for name in _OF_TRANSACTION},
+        "fields": [{n: v for n, v in t.fields.items() if n in names} or None for t in transactions],
+        **{name: list(map(attrgetter(name), results)) for name in ("status", "score", "maximum", "model")},
+        **{score.name: [of[score.name] for of in said] for score in scores()},
+        "inputs": [None if result.inputs is None else result.inputs.tolist() for result in results],
+        "alert": [result.alert is not None for result in results],
+    }
+
+
+def scored_terms(results: Sequence[Result]) -> list[dict[str, float] | None]:
+    """The column of their terms. :func:`term_texts` writes thousands sooner; of a few, Arrow's calls cost the most."""
+    names = results[0].term_names if results else ()
+    if not names:
+        return [None] * len(results)
+    rows = rounded(_term_values(results)).tolist()
+    return [{name: nats for name, nats in zip(names, row, strict=True) if nats} for row in rows]
+
+
+def _term_values(results: Sequence[Result]) -> FloatArray:
+    return np.array([result.term_values for result in results])
+
+
 def score_records(table: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
-    """The records of such a batch again, as plain values."""
+    """The records of such a batch again, or of some of its columns, as plain values."""
     records: list[dict[str, Any]] = table.to_pylist()
-    for name in (c.name for c in score_columns() if c.kind in _OBJECTS):
+    there = set(table.schema.names)
+    for name in (c.name for c in score_columns() if c.kind in _OBJECTS and c.name in there):
         for record in records:
             record[name] = None if record[name] is None else json.loads(record[name])
     return records

@@ -143,6 +143,9 @@ class RecordStore(Protocol):
     def alert_at(self, position: int) -> Record | None:
         """The alert on the record at this position; None if there is none."""
 
+    def alert_of(self, identity: str) -> Record | None:
+        """The alert of this id; None if there is none."""
+
     def alerts_named(self, name: str) -> list[Record]:
         """The alert of this id, or those on transactions of this id: several accounts may have one."""
 
@@ -158,8 +161,15 @@ class RecordStore(Protocol):
     def accounts_by_maximum(self, limit: int, *, after: AccountSummary | None = None) -> list[AccountSummary]:
         """Accounts with the highest maximum, the highest first."""
 
-    def scores_of(self, account: str, *, before: int | None = None, limit: int | None = None) -> list[Record]:
-        """An account's scores in the order of the stream: all, or the newest."""
+    def scores_of(
+        self,
+        account: str,
+        *,
+        before: int | None = None,
+        limit: int | None = None,
+        columns: tuple[str, ...] | None = None,
+    ) -> list[Record]:
+        """An account's scores in the order of the stream: all, or the newest; whole, or some of their columns."""
 
     def counts_over_time(self, width: float = 0.0) -> list[TimeBin]:
         """Transactions by time, in bins of this width or, if that is wider, the finest that is kept; none is empty.

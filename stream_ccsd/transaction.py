@@ -122,7 +122,7 @@ class Schema:
         TransactionError
             Naming the field, the value and what was expected.
         """
-        if not isinstance(record, Mapping):
+        if record.__class__ is not dict and not isinstance(record, Mapping):
             raise malformed(f"expected a record with named fields, got {shown(record)}", None, record, position)
         values = {}
         for name, column in self._columns.items():
@@ -272,6 +272,8 @@ def checked_text(name: str, value: Any, position: str | None = None, longest: in
     TransactionError
         Naming the field, the value and what was expected.
     """
+    if value.__class__ is str and value and len(value) <= longest and value.isprintable():
+        return value  # what nearly all are, before anything slower is asked
     if value is None and name == "category":
         return ""
     if isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < 2**64:
@@ -340,7 +342,9 @@ def checked_time(
 
 
 def _number(name: str, value: Any, position: str | None) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real | Decimal | str):
+    if value.__class__ is float and -MAX_NUMBER <= value <= MAX_NUMBER:  # most are
+        return value
+    if value.__class__ is not str and (isinstance(value, bool) or not isinstance(value, Real | Decimal | str)):
         raise malformed(f"{name}: expected a number, got {shown(value)}", name, value, position)
     try:
         # float() also reads "1_000" and " 7 ": those are typing mistakes in a table, not numbers.

@@ -103,6 +103,11 @@ def pair_distances(points):
 # --- The fraud scores, as the paper and method write them ---------------------------------------------------------
 
 
+def products(windows, queries):
+    """Of each query with each window."""
+    return np.array([[sum(float(a) * b for a, b in zip(z, q, strict=True)) for z in windows] for q in queries])
+
+
 def library_log_weights(windows, x, category, merchant, s, sigma_x):
     """Log of RBF x mismatch attenuation x rarity prior, for every library window."""
     pairs = list(zip(windows.categories.tolist(), windows.merchants.tolist(), strict=True))

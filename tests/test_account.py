@@ -11,10 +11,15 @@ CODEC = AccountCodec(window=4, local_history=5)
 def filled(seed: int, held: int):
     rng = np.random.default_rng(seed)
     slab = CODEC.slab(2)
-    slab.raw[1, :] = rng.integers(0, 256, slab.raw.shape[1])
-    slab.raw_histories[1, :] = rng.integers(0, 256, slab.raw_histories.shape[1])
-    slab.held[1], slab.count[1] = held, held + 7
+    for table in as_bytes(slab):
+        table[1] = rng.integers(0, 256, table.shape[1])
+    slab.records["held"][1], slab.records["count"][1] = held, held + 7
     return slab
+
+
+def as_bytes(slab):
+    """Records and histories, a row each."""
+    return [table.view(np.uint8).reshape(len(table), -1) for table in (slab.records, slab.histories)]
 
 
 @given(st.integers(0, 1000), st.integers(0, 8))
@@ -24,16 +29,17 @@ def test_round_trip(seed, held):
     CODEC.unpack(data, slab, 0)
     assert CODEC.pack(slab, 0) == data
     used = held * ENTRY.itemsize
-    assert bytes(slab.raw[0]) == bytes(slab.raw[1])
-    assert bytes(slab.raw_histories[0, :used]) == bytes(slab.raw_histories[1, :used])
-    assert not slab.raw_histories[0, used:].any()
+    records, histories = as_bytes(slab)
+    assert bytes(records[0]) == bytes(records[1])
+    assert bytes(histories[0, :used]) == bytes(histories[1, :used])
+    assert not histories[0, used:].any()
 
 
 def test_short_histories_take_little_room():
     codec = AccountCodec(50, 120)
     slab = codec.slab(1)
     assert len(codec.pack(slab, 0)) < 1400
-    slab.held[0] = slab.count[0] = codec.longest_history
+    slab.records["held"][0] = slab.records["count"][0] = codec.longest_history
     assert len(codec.pack(slab, 0)) == codec.largest <= 4096
 
 

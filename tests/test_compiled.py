@@ -7,11 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
-from numba.core.types import Record
 
-from stream_ccsd.step import run
+from stream_ccsd.compiling import ROOMS
+from stream_ccsd.step.entering import enter
+from tests.test_house import imported
 
 ROOT = Path(__file__).parent.parent
+NOT_COMPILED_IN = {"errors", "progress", "sampling", "status"}
 
 FIT = """
 import sys
@@ -26,20 +28,65 @@ for sizes in sys.argv[1:]:
 """
 
 
+SHIP = """
+import sys
+from pathlib import Path
+from stream_ccsd.compiling import ship_kernels, shipped_kernels
+print(ship_kernels(Path(sys.argv[1]), shipped_kernels()))
+"""
+
+
 @pytest.mark.early
 def test_models_of_other_windows_are_the_same_whoever_compiled_first(tmp_path):
-    """Each in a process of its own, then all in one that finds what the others left."""
+    """Each in a process of its own, then all in one that finds what the others left, then with what a wheel brings."""
     for name in ("stream_ccsd", "replay"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.nbi", "*.nbc"))
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
 
-    def versions(*sizes):
-        command = [sys.executable, "-c", FIT, *sizes]
+    def run(cache, *command):
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path), "NUMBA_CACHE_DIR": str(tmp_path / cache)}
+        command = [sys.executable, "-c", *command]
         return subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path).stdout
 
     sizes = ["20,30", "4,4", "8,12"]
-    apart = "".join(versions(each) for each in sizes)
-    assert versions(*sizes) == apart
+    apart = "".join(run("cache", FIT, each) for each in sizes)
+    assert run("cache", FIT, *sizes) == apart
+    assert int(run("cache", SHIP, str(tmp_path / "cache"))) > 10
+    # A package that is newly installed on another machine has other times, and compiles nothing.
+    for path in (tmp_path / "stream_ccsd").rglob("*.py"):
+        os.utime(path, (1.0, 1.0))
+    assert run("empty", FIT, *sizes) == apart
+    compiled = [{path.name for path in (tmp_path / name).rglob("*.nbc")} for name in ("stream_ccsd", "cache", "empty")]
+    assert compiled[0] == compiled[1] == compiled[2]
+
+
+def test_what_was_compiled_is_known_by_all_that_it_was_compiled_from():
+    """Compiled functions take in what they call and the constants they use, from whatever file."""
+    ours = {".".join(p.relative_to(ROOT).with_suffix("").parts): p for p in (ROOT / "stream_ccsd").rglob("*.py")}
+    wanted = [name for name, path in ours.items() if "stream_ccsd.compiling import" in path.read_text("utf-8")]
+    assert len(wanted) > 10
+    seen = set()
+    while wanted:
+        name = wanted.pop()
+        if name in seen or name not in ours:
+            continue
+        seen.add(name)
+        wanted += [part for whole in imported(ours[name]) for part in (whole, whole.rpartition(".")[0])]
+    rooms = {Path(room).stem for room in ROOMS}
+    # Sentences, statuses and random numbers are in no compiled function.
+    assert {name.split(".")[1] for name in seen} - rooms <= NOT_COMPILED_IN
+
+
+def test_a_changed_constant_is_compiled_anew(tmp_path):
+    shutil.copytree(ROOT / "stream_ccsd", tmp_path / "stream_ccsd", ignore=shutil.ignore_patterns("__pycache__"))
+    command = "from stream_ccsd.compiling import contents; from stream_ccsd.step import entering; "
+    command += "print(contents(entering.__file__))"
+    stamps = []
+    for addition in ("", "# other\n"):
+        with (tmp_path / "stream_ccsd" / "scores.py").open("a") as file:
+            file.write(addition)
+        environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+        stamps.append(subprocess.check_output([sys.executable, "-c", command], env=environment, cwd=tmp_path))
+    assert stamps[0] != stamps[1]
 
 
 def test_no_compiled_function_has_two_record_types(model):
@@ -48,8 +95,6 @@ def test_no_compiled_function_has_two_record_types(model):
     from stream_ccsd.transaction import Transaction
 
     Engine(model).process(Transaction("a", 1.0, 1.0, "c", "m", "1"))
-    records = {
-        tuple(str(a.dtype) for a in signature if isinstance(getattr(a, "dtype", None), Record))
-        for signature in run.signatures
-    }
+    machines = [signature[0].field_dict for signature in enter.signatures]
+    records = {(str(machine["accounts"]), str(machine["batch"])) for machine in machines}
     assert len(records) == 1

@@ -399,9 +399,10 @@ def _states(model, events):
 def test_states_with_declared_categories_come_back(named, window, local_history, count, seed):
     codec = AccountCodec(window, local_history, named)
     rng, slab = np.random.default_rng(seed), codec.slab(2)
-    slab.raw[1] = rng.integers(0, 256, slab.raw.shape[1])
+    raw = slab.records.view(np.uint8).reshape(2, -1)
+    raw[1] = rng.integers(0, 256, raw.shape[1])
     held = min(count, codec.longest_history)
-    slab.held[1], slab.count[1] = held, count
+    slab.records["held"][1], slab.records["count"][1] = held, count
     slab.named[1] = rng.integers(0, 2**32, slab.named.shape[1:])
     slab.views[1] = rng.random(named)
     slab.named[0], slab.views[0] = 7, 7.0

@@ -55,11 +55,15 @@ FIXED = {
 }
 # Benchmarks take minutes whatever they are given; their options are tried where they are tested.
 LEFT_OUT = {
+    ("watch",),  # serves until it is stopped
     ("bench", "engine"),
     ("bench", "kafka"),
+    ("bench", "page"),
     ("bench", "replay"),
+    ("bench", "sizing"),
     ("evaluate", "clustering"),
     ("evaluate", "drift"),
+    ("evaluate", "rates"),
     ("bench", "pairwise"),
 }
 ALWAYS = {

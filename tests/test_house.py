@@ -19,6 +19,7 @@ BASICS = [
     "errors",
     "status",
     "numeric",
+    "compiling",
     "progress",
     "sampling",
     "vector",
@@ -31,11 +32,11 @@ BASICS = [
     "settings",
 ]
 METHOD = ["transaction", "codes", "account", "batch", "divergence", "library", "score", "alert", "verdict"]
-CORE = [*BASICS, *METHOD, "stores", "step", "result", "engine", "fitting", "records", "clustering"]
+CORE = [*BASICS, *METHOD, "stores", "step", "result", "engine", "fitting", "term_texts", "records", "clustering"]
 # Lessons stand behind the core: they use river.
 ORDER = [*CORE, "lessons", "cli", "kafka", "replay", "offline"]
 # What the core does without: Kafka, tables, terminals.
-KAFKA = {"faust", "mode", "aiokafka", "aiohttp", "confluent_kafka", "prometheus_client", "rocksdict"}
+KAFKA = {"faust", "mode", "aiokafka", "aiohttp", "confluent_kafka", "msgspec", "prometheus_client", "rocksdict"}
 ABOVE_THE_CORE = {*KAFKA, "pandas", "river", "typer", "rich"}
 
 

@@ -21,7 +21,18 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.kafka.scoring import PartitionScorer
 from stream_ccsd.kafka.settings import WorkerSettings
-from stream_ccsd.records import json_schemas, score_columns, score_records, score_schema, transaction_record
+from stream_ccsd.lessons.learner import listening
+from stream_ccsd.records import (
+    Origin,
+    json_schemas,
+    score_batch,
+    score_columns,
+    score_record,
+    score_records,
+    score_schema,
+    scored_batch,
+    transaction_record,
+)
 from stream_ccsd.scores import Score, register, unregister
 from stream_ccsd.transaction import Schema
 from tests.conftest import SMALL
@@ -56,6 +67,20 @@ def test_a_replay_holds_to_them(outputs):
         assert lines
         for line in lines:
             valid(name, json.loads(line))
+
+
+@pytest.mark.parametrize("kind", ["plain", "declared", "learning"])
+def test_a_batch_of_results_is_what_their_records_are(model, town_model, stream, kind):
+    chosen = {"plain": model, "declared": town_model, "learning": listening(model)}[kind]
+    results = Engine(chosen).process_many(stream.transactions[:1500])
+    entered = [result for result in results if result.entered]
+    labels = [None if i % 3 else "fraud" for i in range(len(entered))]
+    rows = zip(range(7, 7 + len(entered)), entered, labels, strict=True)
+    records = score_batch([score_record(Origin(place), result, label) for place, result, label in rows])
+    assert scored_batch(range(7, 7 + len(entered)), entered, labels).equals(records)
+    assert any(records.column("fields").to_pylist()) == (kind == "declared")
+    assert any(records.column("inputs").to_pylist()) == (kind == "learning")
+    assert scored_batch([], [], []).equals(score_batch([]))
 
 
 def kafka_outputs(model, transactions):

@@ -9,17 +9,20 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from offline.bench.merchants import many_merchants, measure_merchants, simulated_accounts
 from offline.bench.peers import peer
 from offline.bench.scaling import measure_accounts, measure_library
 from offline.bench.transcription import numpy_window_score
 from replay.files import read_transactions
 from replay.simulator import simulate
+from stream_ccsd.compiling import ship_kernels
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
@@ -35,10 +38,15 @@ _FITTED = 0.55
 
 
 def measure_engine(
-    data: Path | None, events: int, library_sizes: list[int], account_numbers: list[int], progress: Progress
+    data: Path | None,
+    events: int,
+    library_sizes: list[int],
+    account_numbers: list[int],
+    merchant_numbers: list[int],
+    progress: Progress,
 ) -> dict[str, Any]:
     """All figures of ``bench engine``, measured one after the other on one core."""
-    steps = 6 + len(library_sizes) + len(account_numbers)
+    steps = 7 + len(library_sizes) + len(account_numbers) + len(merchant_numbers)
     done = 0
 
     def step() -> None:
@@ -49,7 +57,7 @@ def measure_engine(
     peer("river.anomaly"), peer("faiss"), peer("threadpoolctl")  # say so now if they are missing
     _one_core()
     with peer("threadpoolctl").threadpool_limits(1):
-        fitted, streamed = _transactions(data, events)
+        fitted, streamed = _parted(_transactions(data, events), events)
         model = fit(fitted)
         if not streamed or not len(model.index.z):
             raise StreamCcsdError(
@@ -80,6 +88,12 @@ def measure_engine(
         for number in account_numbers:
             result["accounts"].append(measure_accounts(model, number))
             step()
+        result["merchants"] = []
+        for number in merchant_numbers:
+            result["merchants"].append(measure_merchants(model, number))
+            step()
+        result["many_merchants"] = _many_merchants(events)
+        step()
     step()
     return result
 
@@ -89,17 +103,20 @@ def _one_core() -> None:
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
 
 
-def _transactions(data: Path | None, events: int) -> tuple[list[Transaction], list[Transaction]]:
-    """Accounts to fit on, and the events of other accounts in time order."""
+def _transactions(data: Path | None, events: int) -> list[Transaction]:
     if data is None:
-        rows = simulate(accounts=1200, days=150, seed=0).transactions
-    else:
-        read = list(read_transactions(data))
-        rows = [row for row in read if isinstance(row, Transaction)]
-        if not rows:
-            reason = f": {read[0]}" if read else ""
-            raise StreamCcsdError(f"{data} holds no usable transaction, {len(read)} rows were refused{reason}")
-        rows.sort(key=lambda t: t.time)
+        return simulate(accounts=simulated_accounts(events), days=150, seed=0).transactions
+    read = list(read_transactions(data))
+    rows = [row for row in read if isinstance(row, Transaction)]
+    if not rows:
+        reason = f": {read[0]}" if read else ""
+        raise StreamCcsdError(f"{data} holds no usable transaction, {len(read)} rows were refused{reason}")
+    return rows
+
+
+def _parted(transactions: Iterable[Transaction], events: int) -> tuple[list[Transaction], list[Transaction]]:
+    """Accounts to fit on, and the events of other accounts in time order."""
+    rows = sorted(transactions, key=lambda t: t.time)
     counts = Counter(t.account for t in rows)
     if len(counts) < 4:
         raise StreamCcsdError("the benchmark needs at least 4 accounts")
@@ -126,12 +143,7 @@ def _engine_rates(model: Model, events: list[Transaction]) -> dict[str, Any]:
         engine.process(event)
         latencies[i] = time.perf_counter() - start
     sizes = [len(state) for state in states.values()]
-    batched = Engine(model)
-    start = time.perf_counter()
-    scored = 0
-    for i in range(0, len(events), _BATCH):
-        scored += sum(r.divergence is not None for r in batched.process_many(events[i : i + _BATCH]))
-    batch_seconds = time.perf_counter() - start
+    batch_seconds, scored = _in_batches(model, events)
     quick = Engine(_without_divergence(model))
     start = time.perf_counter()
     for event in events:
@@ -146,6 +158,32 @@ def _engine_rates(model: Model, events: list[Transaction]) -> dict[str, Any]:
         "p99_us": float(np.quantile(latencies, 0.99) * 1e6),
         "bytes_per_account": float(np.mean(sizes)),
         "largest_account_bytes": max(sizes),
+    }
+
+
+def _in_batches(model: Model, events: list[Transaction]) -> tuple[float, int]:
+    """Seconds, and how many events had a divergence."""
+    batched = Engine(model)
+    start = time.perf_counter()
+    scored = 0
+    for i in range(0, len(events), _BATCH):
+        scored += sum(r.divergence is not None for r in batched.process_many(events[i : i + _BATCH]))
+    return time.perf_counter() - start, scored
+
+
+def _many_merchants(events: int) -> dict[str, Any]:
+    """The same engine on another stream; it is compiled by now."""
+    name, transactions = many_merchants(events)
+    fitted, streamed = _parted(transactions, events)
+    model = fit(fitted)
+    seconds, scored = _in_batches(model, streamed)
+    return {
+        "data": name,
+        "merchants": len({t.merchant for t in fitted} | {t.merchant for t in streamed}),
+        "library_windows": len(model.index.z),
+        "library_pairs": len(model.index.log_prior),
+        "with_divergence_share": scored / len(streamed),
+        "batch_events_per_s": len(streamed) / seconds,
     }
 
 
@@ -197,14 +235,22 @@ assert result.evidence is not None
 
 
 def _first_score(place: Path, event: Transaction) -> dict[str, float]:
-    """Seconds from the start of a process to its first score: with nothing compiled yet, and with the cache filled."""
+    """Seconds from the start of a process to its first score.
+
+    With nothing compiled yet, with the cache filled, and with what a wheel brings (``deploy/wheel.py``) at its first
+    start.
+    """
     record = json.dumps({name: getattr(event, name) for name in Transaction.__dataclass_fields__})
-    command = [sys.executable, "-c", _FIRST_SCORE, str(place), record]
-    seconds = []
-    with tempfile.TemporaryDirectory() as cache:
-        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
-        for _ in range(2):
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+
+        def seconds(cache: str) -> float:
+            places = {"NUMBA_CACHE_DIR": str(folder / cache), "STREAM_CCSD_KERNELS": str(folder / "shipped")}
             start = time.perf_counter()
-            subprocess.run(command, check=True, env=environment)
-            seconds.append(time.perf_counter() - start)
-    return {"first_score_cold_s": seconds[0], "first_score_warm_s": seconds[1]}
+            command = [sys.executable, "-c", _FIRST_SCORE, str(place), record]
+            subprocess.run(command, check=True, env={**os.environ, **places})
+            return time.perf_counter() - start
+
+        result = {"first_score_cold_s": seconds("cache"), "first_score_warm_s": seconds("cache")}
+        ship_kernels(folder / "cache", folder / "shipped")
+        return result | {"first_score_shipped_s": seconds("new")}

@@ -32,10 +32,10 @@ _BATCH = 1000
 def measure_library(model: Model, size: int) -> dict[str, Any]:
     """The exact search, and an approximate one by faiss (IVF) with its recall, in a library of that many windows."""
     rng = np.random.default_rng(size)
-    windows = _enlarged(model.index, size, rng)
+    windows = enlarged(model.index, size, rng)
     index = build_index(windows, model.settings, model.index.sigma_x)
     queries, categories, merchants = _queries(model.index, rng)
-    scratch = Scratch.of_size(size)
+    scratch = Scratch.of(index)
     nearest(index, queries[0], categories[0], merchants[0], scratch)
     exact = []
     start = time.perf_counter()
@@ -47,7 +47,7 @@ def measure_library(model: Model, size: int) -> dict[str, Any]:
     return result | _faiss(index, queries, categories, merchants, exact)
 
 
-def _enlarged(index: Index, size: int, rng: np.random.Generator) -> WindowTable:
+def enlarged(index: Index, size: int, rng: np.random.Generator) -> WindowTable:
     """Library windows drawn again and disturbed a little, so that none is another's copy."""
     rows = rng.integers(0, len(index.z), size)
     group = np.repeat(np.arange(len(index.log_prior)), np.diff(index.start))[rows]

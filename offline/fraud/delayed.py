@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numba import njit
 
 from offline.fraud.days import Days, codes_of
 from stream_ccsd.calendar import Calendar
+from stream_ccsd.compiling import compiled
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import category_value, number_value
@@ -66,7 +66,7 @@ def trailing_sums(key: IntArray, time: FloatArray, value: FloatArray, window: fl
     return count, total
 
 
-@njit(cache=True)
+@compiled()
 def _trailing(key: IntArray, time: FloatArray, value: FloatArray, window: float) -> tuple[FloatArray, FloatArray]:
     count, total = np.empty(len(key)), np.empty(len(key))
     begin, running = 0, 0.0

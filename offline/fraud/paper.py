@@ -11,11 +11,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numba import njit
 
 from offline.fraud.data import LabelledData
 from offline.fraud.metrics import judge_accounts, ranking
 from offline.fraud.split import PARTS, split_accounts
+from stream_ccsd.compiling import compiled
 from stream_ccsd.divergence import median_bandwidth
 from stream_ccsd.library.index import Index, Scratch, build_index
 from stream_ccsd.library.windows import AccountHistory, library_windows
@@ -107,13 +107,13 @@ def highest_score(index: Index, law: ChangeLaw, history: AccountHistory, stride:
             float(history.amounts.std()),
             ends,
             lags,
-            Scratch.of_size(len(index.z)),
+            Scratch.of(index),
             LocalLaw.of_size(local_history),
         )
     )
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _highest(
     index: Index,
     law: ChangeLaw,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
 from stream_ccsd.account import TOP
+from stream_ccsd.compiling import compiled, inner
 from stream_ccsd.numeric import FloatArray
 from stream_ccsd.settings import Settings
 
@@ -38,7 +38,7 @@ def build_policy(settings: Settings, threshold: float) -> Policy:
     )
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def decide(policy: Policy, account: Any, score: float, time: float, cap: FloatArray) -> int:
     """Whether this score, already entered in the account's maximum, is an alert; updates account and cap if so.
 
@@ -66,13 +66,13 @@ def decide(policy: Policy, account: Any, score: float, time: float, cap: FloatAr
     return ALERTED
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def explores(policy: Policy, identity: Any) -> bool:
     """Whether a transaction is looked at to learn, drawn by its hashed id: the same in every process."""
     return policy.explored > 0.0 and float(identity) * 2.0**-64 < policy.explored
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def enter_score(account: Any, score: float) -> float:
     """Enter a score among the account's highest; returns the maximum before."""
     before = account.top[0]

@@ -28,10 +28,11 @@ EXPLORATION = "exploration"
 
 @dataclass(frozen=True)
 class Reason:
-    """One additive part of a score, in nats, and what it says."""
+    """One additive part of a score, in nats, what it says, and the term or score it is of."""
 
     nats: float
     text: str
+    term: str = ""  # empty for everything else together
 
 
 @dataclass(frozen=True)
@@ -158,14 +159,19 @@ def _reasons(
     """What each score has to say, the weightiest first."""
     said = explain_evidence(model, transaction, batch, i)
     if not said:
-        said = [(float(batch.outputs[i]["scores"][EVIDENCE]), "raised before: its reasons were given the first time")]
+        said = [
+            (float(batch.outputs[i]["scores"][EVIDENCE]), "raised before: its reasons were given the first time", "")
+        ]
     run, takeover = int(batch.backgrounds[i]["run"]), scores["takeover"]
     if takeover and run and batch.backgrounds[i]["id"] and batch.outputs[i]["rarities"][TAKEOVER] >= _NOTABLE:
-        said.append((takeover, takeover_sentence(run)))
+        said.append((takeover, takeover_sentence(run), "takeover"))
     said += [
-        part for score in all_scores() if score.explain for part in score.explain(model, transaction, batch.outputs[i])
+        (*part, score.name)
+        for score in all_scores()
+        if score.explain
+        for part in score.explain(model, transaction, batch.outputs[i])
     ]
-    return sorted((Reason(nats, text) for nats, text in said), key=lambda r: -r.nats)
+    return sorted((Reason(*part) for part in said), key=lambda r: -r.nats)
 
 
 def _neighbours(model: Model, background: Any) -> list[Regime]:

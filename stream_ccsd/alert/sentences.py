@@ -78,8 +78,8 @@ def takeover_sentence(run: int) -> str:
     return f"the last {_NUMBERS[run] if run < len(_NUMBERS) else run} transactions {ANYONE}"
 
 
-def explain_evidence(model: Model, transaction: Transaction, batch: Batch, i: int) -> list[tuple[float, str]]:
-    """The terms that speak for fraud with their sentences, and all others as one: they add up to the evidence.
+def explain_evidence(model: Model, transaction: Transaction, batch: Batch, i: int) -> list[tuple[float, str, str]]:
+    """The terms that speak for fraud, each with its sentence and name, and all others as one: the evidence in parts.
 
     Nothing where the view of the transaction is no longer kept. They come from the view that the account remembers,
     rounded as it is there, so that a repeated alert says the same.
@@ -91,9 +91,9 @@ def explain_evidence(model: Model, transaction: Transaction, batch: Batch, i: in
     values = _remembered_terms(model, batch, i, view) if model.learnt is None else _learnt_terms(batch, i)
     case = _Case(model, transaction, batch.events[i], view)
     names = term_names(model.settings.declared)
-    said = [(nats, case.sentence(name)) for name, nats in zip(names, values, strict=True) if nats >= _LEAST]
+    said = [(nats, case.sentence(name), name) for name, nats in zip(names, values, strict=True) if nats >= _LEAST]
     evidence = float(batch.outputs[i]["scores"][EVIDENCE])
-    return [*said, (evidence - sum(nats for nats, _ in said), REST[0 if said else 1])]
+    return [*said, (evidence - sum(nats for nats, *_ in said), REST[0 if said else 1], "")]
 
 
 def _remembered_terms(model: Model, batch: Batch, i: int, view: FloatArray) -> list[float]:

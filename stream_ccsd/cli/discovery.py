@@ -17,8 +17,8 @@ GROUP = "stream_ccsd.commands"
 _PROJECT = "stream-ccsd"
 # In the order in which people need them; what other packages bring follows by name.
 _ORDER = (
-    *("replay", "fit", "simulate", "alerts", "explain", "verdict", "verdicts", "budget", "compare", "models"),
-    *("learn", "worker", "evaluate", "bench"),
+    *("replay", "fit", "simulate", "alerts", "explain", "verdict", "verdicts", "budget", "audit", "watch"),
+    *("compare", "models", "learn", "worker", "evaluate", "bench"),
 )
 
 

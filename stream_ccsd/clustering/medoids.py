@@ -8,9 +8,9 @@ from os import cpu_count
 from typing import Literal
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
+from stream_ccsd.compiling import compiled
 from stream_ccsd.numeric import FloatArray, IntArray
 
 Method = Literal["fasterpam", "alternating"]
@@ -113,7 +113,7 @@ def _assigned(matrix: FloatArray, medoids: IntArray) -> Clustering:
     return Clustering(medoids, labels, float(to_medoids[np.arange(len(matrix)), labels].sum()))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _alternating(distances: FloatArray, start: IntArray) -> IntArray:
     """Assign every row to its nearest medoid, move each medoid to its cluster's middle, until nothing moves."""
     n, k = len(distances), len(start)
@@ -151,7 +151,7 @@ def _alternating(distances: FloatArray, start: IntArray) -> IntArray:
     return medoids
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _faster_pam(distances: FloatArray, start: IntArray) -> IntArray:
     """Eager swaps: every row in turn is tried against all medoids at once, in time linear in the rows."""
     n, k = len(distances), len(start)
@@ -197,7 +197,7 @@ def _faster_pam(distances: FloatArray, start: IntArray) -> IntArray:
     return medoids
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _nearest_two(
     row: FloatArray, medoids: IntArray, o: int, near: IntArray, to_near: FloatArray, to_second: FloatArray
 ) -> None:
@@ -211,7 +211,7 @@ def _nearest_two(
     near[o], to_near[o], to_second[o] = slot, first, second
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _removal_losses(k: int, near: IntArray, to_near: FloatArray, to_second: FloatArray) -> FloatArray:
     losses = np.zeros(k)
     if k > 1:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
 from stream_ccsd.clustering.bandwidths import Bandwidths, DivergenceMatrices, bandwidth_grid
 from stream_ccsd.clustering.medoids import k_medoids
 from stream_ccsd.clustering.outputs import Output
+from stream_ccsd.compiling import compiled
 from stream_ccsd.divergence.weights import Weighting
 from stream_ccsd.numeric import FloatArray, IntArray
 from stream_ccsd.progress import Progress
@@ -80,7 +80,7 @@ def silhouette(distances: FloatArray, labels: IntArray) -> float:
     return float(_silhouette(np.ascontiguousarray(distances), labels, int(labels.max()) + 1))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _silhouette(distances: FloatArray, labels: IntArray, k: int) -> float:
     n = len(labels)
     size = np.zeros(k)

@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from os import cpu_count
 
 import numpy as np
-from numba import njit
 
+from stream_ccsd.compiling import compiled
 from stream_ccsd.divergence.kernels import log_weighted_gaussian_sum, scaled
 from stream_ccsd.divergence.series import SeriesTable
 from stream_ccsd.divergence.weights import Weighting, pair_weights
@@ -79,7 +79,7 @@ class DirectForm:
             return np.log(pair_weights(p, q, self.tau, self.weighting, self.times))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _log_terms_of_pairs(
     log_weights: FloatArray, p: FloatArray, q: FloatArray, rows: IntArray, columns: IntArray, out: FloatArray
 ) -> None:

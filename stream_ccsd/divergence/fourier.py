@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike
 
+from stream_ccsd.compiling import compiled
 from stream_ccsd.divergence.kernels import check_bandwidth
 from stream_ccsd.numeric import FEATURE_TOLERANCE, MAX_FREQUENCIES, FloatArray, IntArray
 
@@ -103,7 +103,7 @@ class FourierFeatures:
         return out
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _waves(angles: FloatArray, harmonic: IntArray, highest: IntArray, out: FloatArray) -> None:
     """Cosine and sine of ``harmonic . angle``, by rotating once per harmonic instead of calling ``cos``."""
     series, length, dimensions = angles.shape

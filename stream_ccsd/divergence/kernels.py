@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit
 
+from stream_ccsd.compiling import compiled
 from stream_ccsd.numeric import SMALLEST_RELATIVE_BANDWIDTH, AnyArray, FloatArray
 
 
@@ -83,7 +83,7 @@ def scaled(p: FloatArray, q: FloatArray, bandwidth: FloatArray) -> tuple[FloatAr
     return (p - centre) / unit, (q - centre) / unit
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def log_weighted_gaussian_sum(log_weights: FloatArray, p: FloatArray, q: FloatArray) -> float:
     """``log sum_ij w_ij exp(-|p_i - q_j|^2 / 2)`` without underflow; ``-inf`` where every weight is 0.
 

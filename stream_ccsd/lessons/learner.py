@@ -19,6 +19,7 @@ from stream_ccsd.lessons.notebook import Kept, Notebook
 from stream_ccsd.lessons.records import base_rate
 from stream_ccsd.lessons.rows import Rows
 from stream_ccsd.lessons.schedule import Schedule
+from stream_ccsd.lessons.trees import NO_TREES
 from stream_ccsd.lessons.weighing import SUM, Weighing, average_precision, evidence_today, measured, weigh_terms
 from stream_ccsd.library.learnt import HALF_LIVES, NAMED_RECORDS, Learnt, nothing_learnt, record_fields
 from stream_ccsd.library.model import Model
@@ -128,10 +129,16 @@ class Learner:
             weighing = weigh_terms(learnt, kept, self.notebook)
             self._weighed_at = frauds
             learnt = learnt._replace(weights=weighing.weights, **weighing.trees._asdict())
+        elif frauds < _FEWEST_FRAUDS:
+            # One verdict says nothing about merchants and customers: their records would tell who is often seen, and
+            # outweigh everything else.
+            learnt = learnt._replace(weights=self._without_records(learnt), **NO_TREES._asdict())
         tail, facts = self.model.tails["evidence"], dict(self.model.facts.get("lessons", {"weighed_by": SUM}))
         if weighing is not None:
             facts = measured(weighing)
-        if measurable and (weighing is not None or not len(before.roots)):
+        elif frauds < _FEWEST_FRAUDS:
+            facts, self._weighed_at = {"weighed_by": SUM}, 0
+        if measurable and (weighing is not None or not len(learnt.roots)):
             if weighing is None:
                 asked, (evidence, speaking) = kept, evidence_today(learnt, kept, self.notebook)
             else:
@@ -142,6 +149,12 @@ class Learner:
         if weighing is not None:
             model = replace(model, takeover_share=self._takeover_share(model, weighing))
         return replace(model, facts={**model.facts, "lessons": {**facts, **self._account(moment, kept, learnt)}})
+
+    def _without_records(self, learnt: Learnt) -> FloatArray:
+        """The plain sum of what laws say."""
+        weights: FloatArray = np.ones(len(learnt.weights))
+        weights[self.notebook.first_record :] = 0.0
+        return weights
 
     def _counted(self, before: Learnt) -> Learnt:
         """Records and the law of fraud as they are counted by now."""

@@ -1,10 +1,11 @@
 """The exact J nearest library windows by final weight.
 
 The weight of a library window is ``exp(-d^2 / 2 sigma_x^2)`` times its prior times a factor for each mismatch of
-category and merchant. Rows are grouped by (category, merchant), so everything but the distance is one number a group:
-groups are visited from the highest down, and the search ends where no further group can hold one of the J best.
-Within a group, products of 16-bit integers give each weight up to a known error; only rows that could be among the J
-best within that error are measured in full precision. The result is that of a full sort, whatever the path.
+category and merchant. Rows are grouped by (category, merchant), so everything but the distance is one number a group,
+its bias: ``blocks`` of groups are visited from the highest down, in orders that were made before any query, and the
+search ends where none to come can hold one of the J best. Queries of one pair see the same orders, so several of them
+meet each tile of the library while it is at hand. The result is that of a full sort, of equal weights the first rows,
+in the order of rows, whatever the path.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from stream_ccsd.compiling import compiled, inner
+from stream_ccsd.library.blocks import OTHER_MERCHANT, Blocks, build_blocks, start_walk, step_walk
+from stream_ccsd.library.tiles import TOGETHER, WIDTH, multiply
 from stream_ccsd.library.windows import WindowTable
 from stream_ccsd.numeric import AnyArray, FloatArray, read_only
 from stream_ccsd.settings import Settings
+from stream_ccsd.vector import order_of
 
-# Rows of the quantised table are padded to whole vector registers.
-_LANES = 16
-# Quantised weights are sums in 32-bit floats: this, times the largest term, covers their rounding.
-_ROUNDING = 1e-6
-# A larger error than this (in nats) tells nothing apart: then every visited row is measured.
-_USELESS = 1e6
-_SMALL_GROUP = 64
+QUERIES = 2 * TOGETHER
+"""Queries of one search at the most: what they give together still fits into a core's own cache."""
+# Rows whose products are taken at once.
+_ROWS = 512
+# A weight is a difference of large numbers; where their rounding could be more than this, distances are taken directly.
+_ROUNDING = 1e-11
 
 
 class Index(NamedTuple):
     """Library windows sorted by group; plain arrays, as compiled code wants them."""
 
     z: AnyArray  # (n, K) float32
-    quantised: AnyArray  # (n, K padded) int16: z in units of quantum
-    half_square: AnyArray  # (n,) float32: |z|^2 / 2 of the quantised rows, in units of sigma_x^2
     y: FloatArray  # (n,), abs(Δz)
     regime: AnyArray  # (n,) int8
     start: AnyArray  # (g + 1,), first row of each group
@@ -40,55 +41,51 @@ class Index(NamedTuple):
     merchant: AnyArray  # (g,) uint32
     log_prior: FloatArray  # (g,)
     sigma_x: float
-    quantum: float
-    quantum_limit: int  # largest quantised value: sums of K products of two such numbers fit in 31 bits
-    largest_norm: float  # of a quantised row
-    largest_error: float  # |z - quantum * quantised| of a row
     log_rho_category: float
     log_rho_merchant: float
     neighbours: int
+    blocks: Blocks  # follows from the others
 
 
 class Scratch(NamedTuple):
     """Room for one search: as long as the library, used again and again."""
 
-    rows: AnyArray  # int64, the result
-    log_weights: FloatArray  # the result
-    approximate: AnyArray  # float32
-    products: AnyArray  # int32
+    rows: AnyArray  # int64, the result of one query
+    log_weights: FloatArray  # the result of one query
+    weights: FloatArray  # (QUERIES, n), of all rows that were visited, a row a query
+    pieces: AnyArray  # int64, (first row, last row, place among the weights) of each
+    products: FloatArray  # (TOGETHER, rows that are taken at once)
+    queries: FloatArray  # (QUERIES, K), for whoever asks several
 
     @staticmethod
-    def of_size(n: int) -> Scratch:
-        """Room for a library of ``n`` windows."""
-        return Scratch(np.empty(n, np.int64), np.empty(n), np.empty(n, np.float32), np.empty(n, np.int32))
+    def of(index: Index) -> Scratch:
+        """Room for searches in that library."""
+        n, k = index.z.shape
+        return Scratch(
+            np.empty(n, np.int64),
+            np.empty(n),
+            np.empty((QUERIES, n)),
+            np.empty((n, 3), np.int64),
+            np.empty((TOGETHER, _ROWS + (TOGETHER + 1) * WIDTH)),
+            np.empty((QUERIES, k)),
+        )
 
 
 def build_index(windows: WindowTable, settings: Settings, sigma_x: float) -> Index:
-    """Sort the windows by (category, merchant), count the pairs, and quantise the rows."""
+    """Sort the windows by (category, merchant) and count the pairs."""
     # Within a group by norm: the nearest of most queries are among the shortest, and so lie together in memory.
     order = np.lexsort((np.sum(windows.z**2, axis=1), windows.merchants, windows.categories))
     category, merchant = windows.categories[order], windows.merchants[order]
     z = np.ascontiguousarray(windows.z[order], dtype=np.float32)
-    n, k = z.shape
+    n = len(z)
     new_group = np.ones(n, dtype=bool)
     if n:
         new_group[1:] = (category[1:] != category[:-1]) | (merchant[1:] != merchant[:-1])
     start = np.append(np.flatnonzero(new_group), n)
     frequency = np.diff(start)
     log_prior = -settings.rarity_beta * np.log(frequency + settings.rarity_alpha)
-    limit = int(np.sqrt((2**31 - 1) / k))
-    quantum = float(np.abs(z).max() / limit) if n and z.any() else 1.0
-    quantised = np.zeros((n, -(-k // _LANES) * _LANES), np.int16)
-    quantised[:, :k] = np.rint(z.astype(float) / quantum)
-    restored = quantised[:, :k] * quantum
-    square = np.sum(restored**2, axis=1)
-    error = np.sqrt(np.sum((z - restored) ** 2, axis=1))
-    with np.errstate(over="ignore"):  # infinite under an absurdly narrow bandwidth: then rows are measured in full
-        half_square = (0.5 * square / sigma_x**2).astype(np.float32)
-    index = Index(
+    return complete_index(
         z=z,
-        quantised=quantised,
-        half_square=half_square,
         y=np.abs(windows.change[order]),
         regime=windows.regime[order],
         start=start.astype(np.int64),
@@ -96,124 +93,179 @@ def build_index(windows: WindowTable, settings: Settings, sigma_x: float) -> Ind
         merchant=merchant[start[:-1]],
         log_prior=log_prior if settings.rarity else np.zeros(len(frequency)),
         sigma_x=float(sigma_x),
-        quantum=quantum,
-        quantum_limit=limit,
-        largest_norm=float(np.sqrt(square.max())) if n else 0.0,
-        largest_error=float(error.max()) if n else 0.0,
         log_rho_category=float(np.log(settings.rho_category)) if settings.attenuation else 0.0,
         log_rho_merchant=float(np.log(settings.rho_merchant)) if settings.attenuation else 0.0,
         neighbours=int(min(settings.neighbours, n)),
     )
-    return read_only(index)
 
 
-@njit(cache=True, nogil=True)
-def nearest(index: Index, query: FloatArray, category: int, merchant: int, scratch: Scratch) -> int:
+def complete_index(**stored: Any) -> Index:
+    """An index from all that a model's files hold of it: the rest follows."""
+    names = ("z", "sigma_x", "start", "category", "merchant", "log_prior", "log_rho_category", "log_rho_merchant")
+    return read_only(Index(**stored, blocks=build_blocks(**{name: stored[name] for name in names})))
+
+
+@compiled()
+def nearest(index: Index, query: FloatArray, category: int, merchant: int, scratch: Scratch) -> Any:
     """Put the J heaviest library windows at the front of the scratch's rows and log weights; returns how many."""
-    rows, log_weights = scratch.rows, scratch.log_weights
-    wanted = index.neighbours
+    scratch.queries[0] = query
+    filled, count = np.empty(1, np.int64), np.empty(1, np.int64)
+    weigh(index, scratch.queries[:1], category, merchant, scratch, filled, count)
+    return heaviest(index, scratch, 0, filled[0], count[0])
+
+
+@inner()
+def weigh(
+    index: Index,
+    queries: FloatArray,
+    category: int,
+    merchant: int,
+    scratch: Scratch,
+    filled: AnyArray,
+    count: AnyArray,
+) -> None:
+    """Log weights of all rows that matter to some queries of one pair: how many of each query, in how many pieces."""
+    blocks, wanted, pieces = index.blocks, index.neighbours, scratch.pieces
+    left = len(queries)
+    filled[:left], count[:left] = 0, 0
     if wanted == 0:
-        return 0
-    bias, order = _group_order(index, category, merchant)
-    approximate, visited, margin = _scan(index, query, bias, order, wanted, scratch)
-    cut = np.float32(-np.inf)
-    if len(approximate) > wanted and margin < _USELESS:
-        # At least J rows weigh this much less one margin; a row two margins below cannot be one of the J best.
-        cut = np.float32(_cut(approximate, wanted) - 2.0 * margin)
-    scale = -0.5 / index.sigma_x**2
-    found = 0
-    filled = 0
-    for group in order[:visited]:
-        shift = index.start[group] - filled
-        last = index.start[group + 1] - shift
-        before = found
-        for position in range(filled, last):
-            if not approximate[position] < cut:  # NaN, where a 32-bit float overflowed, is a candidate too
-                rows[found] = position + shift
-                found += 1
-        for i in range(before, found):
-            log_weights[i] = bias[group] + scale * square_distance(index.z[rows[i]], query)
-        filled = last
-    return _keep_largest(rows, log_weights, found, wanted)
+        return
+    own, active = np.empty(left), np.arange(left)
+    for i in range(left):
+        own[i] = 0.5 * np.sum(queries[i] * queries[i]) / index.sigma_x**2
+    walk = start_walk(blocks, index.merchant, category, merchant)
+    placed = noted = 0
+    while left > 0:
+        kind, item, rank = step_walk(blocks, walk)
+        if kind < 0:
+            break
+        if placed >= wanted:
+            left = _still_active(scratch.weights, placed, blocks.bias[rank], wanted, active[:left])
+        new = noted
+        if kind < OTHER_MERCHANT:
+            noted = _note(pieces, noted, index.start[item], index.start[item + 1])
+        else:
+            noted = _note_block(index, item, merchant, pieces, noted)
+        for i in active[:left]:
+            count[i] = noted
+        for i in range(new, noted):
+            pieces[i, 2] = placed
+            first, last = pieces[i, 0], pieces[i, 1]
+            _weigh_rows(index, queries, own, active[:left], first, last, blocks.offset[kind], placed, scratch)
+            placed += last - first
+    for i in range(len(queries)):
+        if count[i] > 0:
+            filled[i] = pieces[count[i] - 1, 2] + pieces[count[i] - 1, 1] - pieces[count[i] - 1, 0]
 
 
-@njit(cache=True, nogil=True)
-def _group_order(index: Index, category: int, merchant: int) -> tuple[FloatArray, AnyArray]:
-    """Log weight of each group at distance 0, and the groups from the highest down."""
-    groups = len(index.log_prior)
-    bias = np.empty(groups)
-    for g in range(groups):
-        bias[g] = index.log_prior[g]
-        if index.category[g] != category:
-            bias[g] += index.log_rho_category
-        if index.merchant[g] != merchant:
-            bias[g] += index.log_rho_merchant
-    if groups > 128:
-        return bias, np.argsort(-bias, kind="mergesort")
-    order = np.empty(groups, np.int64)
-    for g in range(groups):  # insertion sort: no allocation, and quickest for a few dozen groups
-        place = g
-        while place > 0 and bias[order[place - 1]] < bias[g]:
-            order[place] = order[place - 1]
-            place -= 1
-        order[place] = g
-    return bias, order
+@inner()
+def _still_active(weights: FloatArray, placed: int, bias: float, wanted: int, active: AnyArray) -> int:
+    """Leave the queries for which J rows are not yet certain to be heavier than any with this bias; how many."""
+    left = 0
+    for query in active:
+        if _count_from(weights[query, :placed], bias + _ROUNDING) < wanted:
+            active[left] = query
+            left += 1
+    return left
 
 
-@njit(cache=True, nogil=True)
-def _scan(
-    index: Index, query: FloatArray, bias: FloatArray, order: AnyArray, wanted: int, scratch: Scratch
-) -> tuple[AnyArray, int, float]:
-    """Approximate log weights of the rows of all groups that matter, the number of groups, and the largest error."""
-    quantised = np.zeros(index.quantised.shape[1], np.int16)
-    norm = error = 0.0
-    for i in range(len(query)):
-        value = min(max(np.rint(query[i] / index.quantum), -index.quantum_limit), index.quantum_limit)
-        quantised[i] = np.int16(value)
-        norm += query[i] * query[i]
-        error += (query[i] - value * index.quantum) ** 2
-    variance = index.sigma_x**2
-    # |q.z - q'.z'| <= |q| |z - z'| + |z'| |q - q'|; the squared norm of a row is off by its own error, too.
-    product_error = np.sqrt(norm) * index.largest_error + index.largest_norm * np.sqrt(error)
-    square_error = index.largest_error * (index.largest_norm + 0.5 * index.largest_error)
-    own = 0.5 * norm / variance
-    size = np.abs(bias).max() + 2.0 * (own + 0.5 * index.largest_norm**2 / variance)
-    margin = (product_error + square_error) / variance + _ROUNDING * size
-    unit = np.float32(index.quantum**2 / variance)
-    weights, products = scratch.approximate, scratch.products
-    filled = 0
-    visited = 0
-    for group in order:
-        first, last = index.start[group], index.start[group + 1]
-        # Counting costs as much as weighing a few dozen rows: small groups are looked at in passing.
-        due = filled >= wanted and (last - first > _SMALL_GROUP or visited % 8 == 0)
-        if due and _count_from(weights[:filled], np.float32(bias[group] + margin)) >= wanted:
-            break  # J rows are certain to be heavier than any row from here on
-        offset = np.float32(bias[group] - own)
-        _products(index.quantised[first:last], quantised, products)
-        _weigh(products, index.half_square[first:last], unit, offset, weights[filled : filled + last - first])
-        filled += last - first
-        visited += 1
-    return weights[:filled], visited, margin
+@inner()
+def _note_block(index: Index, block: int, merchant: int, pieces: AnyArray, count: int) -> int:
+    """Write down the rows of a block, but for those at the query's merchant, whose turn is in another order."""
+    groups = index.blocks.first
+    first = index.start[groups[block]]
+    for group in range(groups[block], groups[block + 1]):
+        if index.merchant[group] == merchant:
+            count = _note(pieces, count, first, index.start[group])
+            first = index.start[group + 1]
+    return _note(pieces, count, first, index.start[groups[block + 1]])
 
 
-@njit(cache=True, nogil=True)
-def _products(table: AnyArray, query: AnyArray, out: AnyArray) -> None:
-    """Integer dot products; a loop of nothing else, or the compiler does not see the one instruction for it."""
-    for i in range(table.shape[0]):
-        total = np.int32(0)
-        for j in range(table.shape[1]):
-            total += np.int32(table[i, j]) * np.int32(query[j])
-        out[i] = total
+@inner()
+def _note(pieces: AnyArray, count: int, first: int, last: int) -> int:
+    """Write down a run of rows that are all of one kind, if it is one; returns how many there are then."""
+    if first == last:
+        return count
+    pieces[count, 0], pieces[count, 1] = first, last
+    return count + 1
 
 
-@njit(cache=True, nogil=True)
-def _weigh(products: AnyArray, half_square: AnyArray, unit: Any, offset: Any, out: AnyArray) -> None:
+@inner()
+def _weigh_rows(
+    index: Index,
+    queries: FloatArray,
+    own: FloatArray,
+    active: AnyArray,
+    first: int,
+    last: int,
+    offset: float,
+    place: int,
+    scratch: Scratch,
+) -> None:
+    """Log weights of rows of one kind, from a place on, of the queries that still need them."""
+    unit = 1.0 / index.sigma_x**2
+    # Four queries at once are four that follow each other, so some may be weighed that need it no more.
+    together = len(active) >= TOGETHER
+    step = TOGETHER if together else 1
+    at = 0
+    while at < len(active):
+        query = active[at] // step * step
+        while at < len(active) and active[at] < query + step:
+            at += 1
+        size = min(step, len(queries) - query)
+        for start in range(first, last, _ROWS):
+            end = min(start + _ROWS, last)
+            tile = start // WIDTH
+            if size == TOGETHER:
+                multiply(index.blocks.tiles, tile, (end - 1) // WIDTH + 1, queries, query, TOGETHER, scratch.products)
+            for c in range(size):
+                products = scratch.products[c]
+                if size < TOGETHER:
+                    products = scratch.products[0]
+                    multiply(index.blocks.tiles, tile, (end - 1) // WIDTH + 1, queries, query + c, 1, scratch.products)
+                out = scratch.weights[query + c, place + start - first : place + end - first]
+                shift = start - tile * WIDTH
+                if len(queries[query + c]) * 2.0**-52 * (index.blocks.largest + own[query + c]) < _ROUNDING:
+                    base = index.blocks.base[start:end]
+                    _add_up(products[shift : shift + end - start], base, unit, offset - own[query + c], out)
+                else:
+                    _measure(index, queries[query + c], start, offset, out)
+
+
+@inner(fastmath={"contract"})
+def _add_up(products: FloatArray, base: FloatArray, unit: float, offset: float, out: FloatArray) -> None:
     for i in range(len(out)):
-        out[i] = offset - half_square[i] + unit * np.float32(products[i])
+        out[i] = offset + base[i] + unit * products[i]
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@inner()
+def _measure(index: Index, query: FloatArray, first: int, offset: float, out: FloatArray) -> None:
+    """The same from differences, for bandwidths so narrow that products are all rounding."""
+    scale = -0.5 / index.sigma_x**2
+    for i in range(len(out)):
+        prior = index.log_prior[index.blocks.group[first + i]]
+        out[i] = prior + offset + scale * square_distance(index.z[first + i], query)
+
+
+@inner()
+def heaviest(index: Index, scratch: Scratch, query: int, filled: int, count: int) -> Any:
+    """Of all that was weighed for one query, leave the J heaviest in the scratch; returns how many."""
+    weights, pieces = scratch.weights[query, :filled], scratch.pieces[:count]
+    wanted = index.neighbours
+    cut = _cut(weights, wanted) if filled > wanted else -np.inf
+    rows, log_weights = scratch.rows, scratch.log_weights
+    found = np.uintp(0)
+    for i in order_of(pieces[:, 0]):
+        first, place = pieces[i, 0], pieces[i, 2]
+        of_piece = weights[place : place + pieces[i, 1] - first]
+        for j in range(len(of_piece)):
+            # Written in any case, and counted if it is one: a branch that nobody can foretell costs more.
+            rows[found], log_weights[found] = first + j, of_piece[j]
+            found += np.uintp(of_piece[j] >= cut)
+    return _keep_largest(rows, log_weights, np.intp(found), wanted)
+
+
+@inner(fastmath={"reassoc", "contract", "nsz"})
 def square_distance(a: FloatArray, b: FloatArray) -> float:
     """Squared Euclidean distance of two vectors."""
     total = 0.0
@@ -223,7 +275,7 @@ def square_distance(a: FloatArray, b: FloatArray) -> float:
     return total
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _count_from(values: AnyArray, cut: Any) -> int:
     """How many values are at least the cut."""
     count = 0
@@ -232,7 +284,7 @@ def _count_from(values: AnyArray, cut: Any) -> int:
     return count
 
 
-@njit(cache=True, nogil=True, fastmath={"nnan", "nsz"})
+@inner(fastmath={"nnan", "nsz"})
 def _range_of(values: AnyArray) -> tuple[float, float]:
     low, high = values[0], values[0]
     for i in range(len(values)):
@@ -242,7 +294,7 @@ def _range_of(values: AnyArray) -> tuple[float, float]:
     return low, high
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _cut(values: AnyArray, wanted: int) -> float:
     """A value that at least ``wanted`` of the values reach, and not many more: from a sample of them, then checked."""
     stride = max(1, len(values) // 512)
@@ -258,7 +310,7 @@ def _cut(values: AnyArray, wanted: int) -> float:
     return _bisect(values, low, high, wanted)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _bisect(values: AnyArray, low: float, high: float, wanted: int) -> float:
     """Between ``low``, which enough values reach, and ``high``, the place where just enough do."""
     if _count_from(values, high) >= wanted:
@@ -276,8 +328,8 @@ def _bisect(values: AnyArray, low: float, high: float, wanted: int) -> float:
                 return low
 
 
-@njit(cache=True, nogil=True)
-def _keep_largest(rows: AnyArray, log_weights: FloatArray, found: int, wanted: int) -> int:
+@inner()
+def _keep_largest(rows: AnyArray, log_weights: FloatArray, found: Any, wanted: int) -> Any:
     """Leave the ``wanted`` heaviest, in their order; of equal ones the earlier stay."""
     if found <= wanted:
         return found
@@ -293,9 +345,8 @@ def _keep_largest(rows: AnyArray, log_weights: FloatArray, found: int, wanted: i
             if surplus > 0 and log_weights[i] == lightest:
                 log_weights[i] = -np.inf
                 surplus -= 1
-    kept = 0
+    kept = np.uintp(0)
     for i in range(found):
-        if log_weights[i] >= cut:
-            rows[kept], log_weights[kept] = rows[i], log_weights[i]
-            kept += 1
-    return kept
+        rows[kept], log_weights[kept] = rows[i], log_weights[i]
+        kept += np.uintp(log_weights[i] >= cut)
+    return np.intp(kept)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 
+from stream_ccsd.compiling import compiled, inner
 from stream_ccsd.numeric import AnyArray, FloatArray
 
 CELL = 0.01
@@ -89,19 +89,19 @@ class Laws(NamedTuple):
     week_shift: float  # of time 0 after a Monday, in days
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def amount_cell(amount: float) -> int:
     """Where an amount lies on the axis of log amounts."""
     return int(np.rint(np.log1p(amount) / CELL))
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def pair_key(category: int, merchant: int) -> Any:
     """Category and merchant as one key."""
     return (np.uint64(category) << np.uint64(32)) | np.uint64(merchant)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def first_from(values: AnyArray, low: int, high: int, wanted: Any) -> int:
     """Place of the first value that is not below the wanted one: numpy's search, without its care for NaN."""
     while low < high:
@@ -113,21 +113,21 @@ def first_from(values: AnyArray, low: int, high: int, wanted: Any) -> int:
     return low
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def find(keys: AnyArray, low: int, high: int, wanted: Any) -> int:
     """Place of a key among rising ones; -1 if it is not there."""
     place = first_from(keys, low, high, wanted)
     return place if place < high and keys[place] == wanted else -1
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def residual(laws: Laws, amount: float, category: int) -> float:
     """How far a log amount lies from the center of its category."""
     place = find(laws.categories, 0, len(laws.categories), np.uint64(category))
     return np.log1p(amount) - laws.center[place]  # the last center is for categories never seen
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def kernel_sum(cells: AnyArray, weight: FloatArray, first: int, last: int, kernel: FloatArray, cell: int) -> float:
     """Sum of the Gaussians of a law at a cell."""
     reach = len(kernel) - 1
@@ -140,7 +140,7 @@ def kernel_sum(cells: AnyArray, weight: FloatArray, first: int, last: int, kerne
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def amount_density(laws: Laws, cell: int, category: int, pair: int) -> float:
     """Of an amount, given places of its category and pair among the known ones (-1: unknown)."""
     start, cells, weight, kernel = laws.amount_start, laws.amount_cells, laws.amount_weight, laws.amount_kernel
@@ -159,7 +159,7 @@ def amount_density(laws: Laws, cell: int, category: int, pair: int) -> float:
     return (inside + laws.merchant_strength * in_category) / (mass + laws.merchant_strength)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def place_shares(laws: Laws, category: int, pair: int) -> tuple[float, float]:
     """Share of a category among normal transactions, and of the merchant within it."""
     known = len(laws.categories)
@@ -172,7 +172,7 @@ def place_shares(laws: Laws, category: int, pair: int) -> tuple[float, float]:
     return (mass + 0.5) / total, (at_merchant + equal) / (mass + laws.place_strength)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def usual_density(laws: Laws, innovation: float) -> float:
     """Of the distance between an amount and what the account would usually pay there."""
     cell = int(np.rint(innovation / CELL))
@@ -180,7 +180,7 @@ def usual_density(laws: Laws, innovation: float) -> float:
     return kernel_sum(laws.usual_cells, laws.usual_weight, 0, last, laws.usual_kernel, cell) + laws.floor
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def hour_and_weekday(laws: Laws, time: float) -> tuple[float, float]:
     """Of a time, where times have a unit: hours from 0 to 24, days from 0 for Monday."""
     # In whole milliseconds: a time on the hour is not a bit of rounding before it.
@@ -191,7 +191,7 @@ def hour_and_weekday(laws: Laws, time: float) -> tuple[float, float]:
     return hour, np.rint(7.0 * (weeks - np.floor(weeks))) % 7
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def hours_of(laws: Laws, times: FloatArray) -> FloatArray:
     """Hours of the day of many times."""
     out = np.empty(len(times))
@@ -200,19 +200,19 @@ def hours_of(laws: Laws, times: FloatArray) -> FloatArray:
     return out
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def gap_position(laws: Laws, gap: float) -> float:
     """Where a gap lies on the axis of log gaps."""
     return np.log1p(max(gap, 0.0) / laws.gap_scale)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def gap_octave(laws: Laws, gap: float) -> int:
     """Gaps are told apart by powers of 2: on finer axes, times in whole days or seconds would be nothing but spikes."""
     return min(int(gap_position(laws, gap) / np.log(2.0)), OCTAVES - 1)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def name_share(laws: Laws, field: int, key: Any) -> float:
     """Share of a declared category's value among normal transactions."""
     first, last = laws.name_start[field], laws.name_start[field + 1]
@@ -222,13 +222,13 @@ def name_share(laws: Laws, field: int, key: Any) -> float:
     return (own + strength / (last - first + 1)) / (laws.name_mass[field] + strength)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def number_position(laws: Laws, field: int, value: float) -> float:
     """Where a declared number lies on its axis: logarithmic away from 0, on both sides."""
     return np.sign(value) * np.log1p(abs(value) / laws.number_scale[field])
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def number_density(laws: Laws, field: int, position: float) -> float:
     """Of a declared number that is there."""
     cell = int(np.rint(position / CELL))

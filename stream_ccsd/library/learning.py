@@ -12,7 +12,6 @@ from functools import partial
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from stream_ccsd.account import (
     AT_HOUR,
@@ -27,6 +26,7 @@ from stream_ccsd.account import (
     VIEW,
     WEEKDAY,
 )
+from stream_ccsd.compiling import compiled
 from stream_ccsd.library.building import (
     Axes,
     Choices,
@@ -58,7 +58,7 @@ _USUAL_STRENGTHS = (1.0, 3.0, 10.0, 30.0, 100.0)
 _JUDGES = 40_000
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _sums(
     start: IntArray, cells: IntArray, weight: FloatArray, kernel: FloatArray, law: IntArray, cell: IntArray
 ) -> FloatArray:

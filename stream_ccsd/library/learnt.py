@@ -17,9 +17,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from stream_ccsd.account import LATELY
+from stream_ccsd.compiling import inner
 from stream_ccsd.fields import TERMS, Field, law_terms
 from stream_ccsd.library.laws import OCTAVES
 from stream_ccsd.numeric import AnyArray, FloatArray
@@ -126,13 +126,13 @@ def _terms_of_inputs(law: int, records: int, numbers: int) -> AnyArray:
     return np.array([*own, *[lately] * 2 * len(LATELY), *last, *range(law - numbers, law)], np.int32)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def amount_bin(amount: float) -> int:
     """Where an amount lies in the law of fraud."""
     return min(int(np.log1p(amount) / BIN), BINS - 1)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def number_bin(position: float) -> int:
     """Where a declared number lies in it, by its place on its axis: 0 is in the middle."""
     return min(max(int(np.floor(position / BIN)) + BINS // 2, 0), BINS - 1)

@@ -26,7 +26,7 @@ from stream_ccsd.account import StateSizes
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.codes import Codes
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.library.index import Index
+from stream_ccsd.library.index import Index, complete_index
 from stream_ccsd.library.laws import Laws
 from stream_ccsd.library.learnt import Learnt
 from stream_ccsd.library.tails import Tail
@@ -35,7 +35,7 @@ from stream_ccsd.scores import COMPILED, EVIDENCE, FUSED, TAKEOVER
 from stream_ccsd.settings import Settings, SettingsError
 
 FORMAT = "stream-ccsd model"
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 _Part = TypeVar("_Part")
 _FILES = ("windows.arrow", "laws.arrow", "names.arrow", "accounts.arrow")
 _LEARNT = "learnt.arrow"
@@ -161,7 +161,7 @@ class Model:
             tables = {name: pa.ipc.open_file(content).read_all() for name, content in files.items()}
             model = cls(
                 settings=Settings.from_dict(description["settings"]),
-                index=_from_table(Index, tables["windows.arrow"], description["index"]),
+                index=_from_table(complete_index, tables["windows.arrow"], description["index"]),
                 laws=_from_table(Laws, tables["laws.arrow"], description["laws"]),
                 tails=_tails(description["tails"]),
                 sigma_y=description["sigma_y"],
@@ -323,9 +323,10 @@ def _from_table(kind: Callable[..., _Part], table: pa.Table, scalars: dict[str, 
 
 
 def _scalars(part: NamedTuple) -> dict[str, Any]:
+    """What is no array, and the shapes of those; a part within the part follows from the rest and is not kept."""
     items = part._asdict().items()
     return {
-        "values": {name: value for name, value in items if not isinstance(value, np.ndarray)},
+        "values": {name: value for name, value in items if not isinstance(value, (np.ndarray, tuple))},
         "shapes": {name: list(value.shape) for name, value in items if isinstance(value, np.ndarray)},
     }
 

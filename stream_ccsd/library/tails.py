@@ -10,9 +10,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from scipy.optimize import minimize_scalar
 
+from stream_ccsd.compiling import compiled
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray, read_only
 
 _KNOTS = 400
@@ -103,7 +103,7 @@ def _fit_pareto(excess: FloatArray) -> tuple[float, float]:
     return min(shape, _MAX_SHAPE), shape / ratio
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def rarities(tail: Tail, scores: FloatArray) -> FloatArray:
     """The same for many."""
     out = np.empty(len(scores))
@@ -112,7 +112,7 @@ def rarities(tail: Tail, scores: FloatArray) -> FloatArray:
     return out
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def rarity(tail: Tail, score: float) -> float:
     """``-log`` of the rate of normal transactions that score this high; 0 for an ordinary or missing score."""
     last = len(tail.knots) - 1

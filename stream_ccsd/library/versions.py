@@ -178,11 +178,14 @@ class Versions:
             self._decide("rollback", chosen, who)
             return chosen
 
-    def describe(self) -> list[dict[str, Any]]:
-        """Every version with what it was made from and measured at; one that cannot be read says why."""
+    def describe(self, newest: int | None = None) -> list[dict[str, Any]]:
+        """Every version, or the newest ones, with what it was made from and measured at.
+
+        One that cannot be read says why.
+        """
         current, pinned = self.current(), self.choice().pinned
         found = []
-        for name in self.names():
+        for name in self.names()[-newest if newest else 0 :]:
             row: dict[str, Any] = {"name": name, "current": name == current, "pinned": name == pinned}
             try:
                 said = describe_model(self.folder / name)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from stream_ccsd.compiling import compiled, inner
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.settings import Settings
 
@@ -43,7 +43,7 @@ class WindowTable:
         return len(self.z)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def enter_amount(count: int, mean: float, squares: float, amount: float) -> tuple[int, float, float]:
     """Count, mean and sum of squared deviations with one amount more, by Welford's recurrence.
 
@@ -56,7 +56,7 @@ def enter_amount(count: int, mean: float, squares: float, amount: float) -> tupl
     return count, mean, squares
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def running_moments(amounts: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Mean and deviation of the amounts up to each transaction, itself included.
 

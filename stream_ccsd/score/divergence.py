@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
+from stream_ccsd.compiling import inner
 from stream_ccsd.divergence.fourier import FourierFeatures
 from stream_ccsd.divergence.kernels import log_weighted_gaussian_sum
 from stream_ccsd.library.index import Index, Scratch, nearest, square_distance
@@ -23,6 +23,8 @@ from stream_ccsd.vector import exp_of_nonpositive
 _TOLERANCE = 1e-13
 _SMALLEST_TERM = 1e-3
 _REACH = float(np.sqrt(-2.0 * np.log(_TOLERANCE)))
+# Harmonics that are made in one pass.
+_AT_ONCE = 4
 # A product of weights below this may hold one that met the least that ``exp_of_nonpositive`` gives (3e-308).
 _LEAST_TRUSTED = 1e-300
 
@@ -77,7 +79,7 @@ class LocalLaw(NamedTuple):
         return LocalLaw(np.empty(n), np.empty(n, np.int8), np.empty(n))
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def divergence_score(
     index: Index,
     law: ChangeLaw,
@@ -96,26 +98,59 @@ def divergence_score(
     newest; ``lags`` are the ends of the earlier windows, in transactions before the newest, rising. Both laws stand
     in ``scratch`` and ``local`` afterwards, with weights that sum to 1.
     """
-    k = index.z.shape[1]
-    newest = len(amounts) - 1
-    usable = 0
-    while usable < len(lags) and newest - lags[usable] >= k - 1:
-        usable += 1
+    usable = windows_before(len(amounts), index.z.shape[1], lags)
     if usable == 0 or index.neighbours == 0:
         return np.nan, 0, 0
-    unit = 1.0 / deviation if deviation > 0.0 else 1.0
-    query = np.empty(k)
-    for i in range(k):
-        query[i] = (amounts[newest - k + 1 + i] - mean) * unit
-    found = nearest(index, query, categories[-1], merchants[-1], scratch)
+    standardise(amounts, mean, deviation, scratch.queries[0])
+    found = nearest(index, scratch.queries[0], categories[-1], merchants[-1], scratch)
     rows, weights = scratch.rows[:found], scratch.log_weights[:found]
+    score = compare_laws(index, law, amounts, categories, merchants, deviation, lags[:usable], rows, weights, local)
+    return score, found, usable
+
+
+@inner()
+def windows_before(transactions: int, k: int, lags: AnyArray) -> int:
+    """How many of the lags, counted from the newest of so many transactions, end a window of ``k``."""
+    usable = 0
+    while usable < len(lags) and transactions - lags[usable] >= k:
+        usable += 1
+    return usable
+
+
+@inner()
+def standardise(amounts: FloatArray, mean: float, deviation: float, query: FloatArray) -> None:
+    """The newest window as the library's are."""
+    unit, first = _unit(deviation), len(amounts) - len(query)
+    for i in range(len(query)):
+        query[i] = (amounts[first + i] - mean) * unit
+
+
+@inner()
+def _unit(deviation: float) -> float:
+    return 1.0 / deviation if deviation > 0.0 else 1.0
+
+
+@inner()
+def compare_laws(
+    index: Index,
+    law: ChangeLaw,
+    amounts: FloatArray,
+    categories: AnyArray,
+    merchants: AnyArray,
+    deviation: float,
+    lags: AnyArray,
+    rows: AnyArray,
+    weights: FloatArray,
+    local: LocalLaw,
+) -> float:
+    """The score from the neighbours that a search has found, whose log weights become shares."""
     exact = _normalise(weights)
-    local_exact = _local_law(index, law, amounts, categories, merchants, unit, lags[:usable], local)
-    y, regime, local_weights = local.y[:usable], local.regime[:usable], local.weights[:usable]
-    return _compare(index, law, rows, weights, exact, y, regime, local_weights, local_exact), found, usable
+    local_exact = _local_law(index, law, amounts, categories, merchants, _unit(deviation), lags, local)
+    y, regime, local_weights = local.y[: len(lags)], local.regime[: len(lags)], local.weights[: len(lags)]
+    return _compare(index, law, rows, weights, exact, y, regime, local_weights, local_exact)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _normalise(log_weights: FloatArray) -> FloatArray:
     """Logarithms into weights that sum to 1, in place.
 
@@ -130,7 +165,7 @@ def _normalise(log_weights: FloatArray) -> FloatArray:
     return exact
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def regime_at(categories: AnyArray, merchants: AnyArray, position: int) -> int:
     """The two change flags of a transaction against the one before it, as a number from 0 to 3."""
     category_changed = int(categories[position] != categories[position - 1])
@@ -138,7 +173,7 @@ def regime_at(categories: AnyArray, merchants: AnyArray, position: int) -> int:
     return CATEGORY_CHANGED * category_changed + MERCHANT_CHANGED * merchant_changed
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _local_law(
     index: Index,
     law: ChangeLaw,
@@ -171,7 +206,7 @@ def _local_law(
     return _normalise(weights[: len(lags)])
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _compare(
     index: Index,
     law: ChangeLaw,
@@ -215,15 +250,16 @@ def _compare(
     return max(0.0, 0.5 * (np.log(pp) + np.log(qq)) - log_pq)
 
 
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract", "nsz"})
+@inner(fastmath={"reassoc", "contract", "nsz"})
 def _feature_sums(
     weights: FloatArray, regime: AnyArray, cosine: FloatArray, sine: FloatArray, frequencies: int
 ) -> FloatArray:
     """Weighted sums of cosines and sines of every harmonic, ``(2, 4, frequencies)``, by regime.
 
-    Each point turns by its own angle from one harmonic to the next: two products instead of a cosine.
+    Each follows from the two before it, ``cos (f + 1) a = 2 cos a cos f a - cos (f - 1) a``; four at a time, because to
+    read and write them costs more than to make them.
     """
-    out = np.zeros((2, REGIME_COUNT, frequencies))
+    out = np.zeros((2, REGIME_COUNT, frequencies + _AT_ONCE))
     n = len(weights)
     first = np.zeros(REGIME_COUNT + 1, np.int64)
     for i in range(n):
@@ -231,27 +267,38 @@ def _feature_sums(
     for r in range(REGIME_COUNT):
         first[r + 1] += first[r]
     place = first.copy()
-    turn_c, turn_s, c, s = np.empty(n), np.empty(n), np.empty(n), np.zeros(n)
+    turns, c0, c1, s0, s1 = np.empty(n), np.empty(n), np.empty(n), np.zeros(n), np.empty(n)
     for i in range(n):  # sorted by regime, so that each regime is one run
         j = place[regime[i]]
         place[regime[i]] += 1
-        turn_c[j], turn_s[j], c[j] = cosine[i], sine[i], weights[i]
+        turns[j] = 2.0 * cosine[i]
+        c0[j], c1[j], s1[j] = weights[i], weights[i] * cosine[i], weights[i] * sine[i]
     for r in range(REGIME_COUNT):
-        run_c, run_s = c[first[r] : first[r + 1]], s[first[r] : first[r + 1]]
-        by_c, by_s = turn_c[first[r] : first[r + 1]], turn_s[first[r] : first[r + 1]]
-        for f in range(frequencies):
-            sum_c = sum_s = 0.0
-            for i in range(len(run_c)):
-                old_c, old_s = run_c[i], run_s[i]
-                sum_c += old_c
-                sum_s += old_s
-                run_c[i] = old_c * by_c[i] - old_s * by_s[i]
-                run_s[i] = old_s * by_c[i] + old_c * by_s[i]
-            out[0, r, f], out[1, r, f] = sum_c, sum_s
-    return out
+        low, high = first[r], first[r + 1]
+        for f in range(0, frequencies, _AT_ONCE):
+            _next_harmonics(turns[low:high], c0[low:high], c1[low:high], out[0, r, f : f + _AT_ONCE])
+            _next_harmonics(turns[low:high], s0[low:high], s1[low:high], out[1, r, f : f + _AT_ONCE])
+    return out[:, :, :frequencies]
 
 
-@njit(cache=True, nogil=True)
+@inner(fastmath={"reassoc", "contract", "nsz"})
+def _next_harmonics(turns: FloatArray, now: FloatArray, then: FloatArray, sums: FloatArray) -> None:
+    """Sums of two harmonics and of the two after them, in whose place the next two come; turns are twice the cosine."""
+    sum_0 = sum_1 = sum_2 = sum_3 = 0.0
+    for i in range(len(turns)):
+        turn, zero, one = turns[i], now[i], then[i]
+        two = turn * one - zero
+        three = turn * two - one
+        four = turn * three - two
+        sum_0 += zero
+        sum_1 += one
+        sum_2 += two
+        sum_3 += three
+        now[i], then[i] = four, turn * four - three
+    sums[0], sums[1], sums[2], sums[3] = sum_0, sum_1, sum_2, sum_3
+
+
+@inner()
 def _product(p: FloatArray, q: FloatArray, gate: FloatArray, width: float) -> float:
     """Gram term of two laws from their feature sums; ``width`` is the frequency step in units of 1/sigma."""
     total = 0.0
@@ -264,7 +311,7 @@ def _product(p: FloatArray, q: FloatArray, gate: FloatArray, width: float) -> fl
     return total * width / np.sqrt(2.0 * np.pi)
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _log_cross_term(
     index: Index,
     law: ChangeLaw,

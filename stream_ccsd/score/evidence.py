@@ -18,7 +18,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from stream_ccsd.account import (
     ALIKE,
@@ -36,6 +35,7 @@ from stream_ccsd.account import (
     VIEW,
     WEEKDAY,
 )
+from stream_ccsd.compiling import compiled, inner
 from stream_ccsd.fields import TERMS
 from stream_ccsd.library.laws import (
     CELL,
@@ -66,7 +66,7 @@ _FRAUD_MISSING = 0.1
 _SOMEBODY_ELSE = 0.5
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def evidence_terms(
     laws: Laws, event: Any, names: AnyArray, numbers: FloatArray, view: FloatArray, missing: Any, terms: FloatArray
 ) -> tuple[float, float]:
@@ -100,7 +100,7 @@ def evidence_terms(
     return total, own
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _money_and_place(laws: Laws, event: Any, view: FloatArray, terms: FloatArray) -> float:
     known = len(laws.categories)
     category = find(laws.categories, 0, known, np.uint64(event.category))
@@ -127,7 +127,7 @@ def _money_and_place(laws: Laws, event: Any, view: FloatArray, terms: FloatArray
     return other_amount * laws.tells[AMOUNT_OWN] + other_place * laws.tells[PLACE_OWN]
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _clock_and_pace(laws: Laws, view: FloatArray, terms: FloatArray) -> float:
     for i in range(HOUR_TERM, len(TERMS)):
         terms[i] = 0.0
@@ -148,19 +148,19 @@ def _clock_and_pace(laws: Laws, view: FloatArray, terms: FloatArray) -> float:
     return _departs(_SOMEBODY_ELSE, other) * laws.tells[HOUR_OWN]
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _at_least(shares: FloatArray, count: float) -> float:
     """One-sided: so many or more, where all counts are as likely, against where they are as usual."""
     return np.log((COUNTS - count) / COUNTS / shares[int(count)])
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _apart(same: float, weight: float, strength: float, everyone: float) -> float:
     """``log N / N_own``: how much better a value fits everyone than the account, whose own law leans on everyone's."""
     return -np.log((same / everyone + strength) / (weight + strength))
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _departs(p: float, ratio: float) -> float:
     """``log (1 - p + p e^ratio)``: evidence of a field in which only a share p of frauds differ."""
     if ratio > 30.0:
@@ -168,7 +168,7 @@ def _departs(p: float, ratio: float) -> float:
     return np.log(1.0 - p + p * np.exp(ratio))
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def evidence_of(
     laws: Laws,
     events: AnyArray,

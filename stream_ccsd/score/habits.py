@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from stream_ccsd.account import (
     ALIKE,
@@ -31,6 +30,7 @@ from stream_ccsd.account import (
     VIEW,
     WEEKDAY,
 )
+from stream_ccsd.compiling import compiled, inner
 from stream_ccsd.library.laws import COUNTS, RATES, Laws, gap_position, hour_and_weekday, residual
 from stream_ccsd.library.windows import enter_amount
 from stream_ccsd.numeric import AnyArray, FloatArray
@@ -50,7 +50,7 @@ def decay_by_lag(settings: Settings) -> FloatArray:
     return decay
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def look_back(
     laws: Laws,
     decay: FloatArray,
@@ -87,7 +87,7 @@ def look_back(
     _look_at_pace(laws, account, event.time, view)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _look_at_clock(laws: Laws, account: Any, time: float, view: FloatArray) -> None:
     view[HOUR] = view[WEEKDAY] = np.nan
     view[AT_HOUR] = view[HOUR_WEIGHT] = 0.0
@@ -102,7 +102,7 @@ def _look_at_clock(laws: Laws, account: Any, time: float, view: FloatArray) -> N
         view[HOUR_WEIGHT] += account.hours[i]
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _look_at_pace(laws: Laws, account: Any, time: float, view: FloatArray) -> None:
     view[IN_HOUR] = view[IN_DAY] = view[RATE] = 0.0
     if account.gap_weight >= _SETTLED:
@@ -123,7 +123,7 @@ def _look_at_pace(laws: Laws, account: Any, time: float, view: FloatArray) -> No
         elapsed += account.gaps[(account.count - 1 - back) % GAPS]
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def look_at_lately(laws: Laws, account: Any, time: float, lately: FloatArray) -> None:
     """How far above its usual the account paid in the last days, and how often, as of now."""
     since = 1.0
@@ -134,7 +134,7 @@ def look_at_lately(laws: Laws, account: Any, time: float, lately: FloatArray) ->
         lately[2 * i], lately[2 * i + 1] = faded * account.lately[2 * i], faded * account.lately[2 * i + 1]
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _take_in_lately(laws: Laws, account: Any, time: float, beyond: float) -> None:
     """Add a transaction; a late one counts as if it came now."""
     since = 1.0
@@ -146,7 +146,7 @@ def _take_in_lately(laws: Laws, account: Any, time: float, beyond: float) -> Non
         account.lately[2 * i + 1] = faded * account.lately[2 * i + 1] + 1.0
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def take_in(laws: Laws, decay: FloatArray, account: Any, time: float, residual: float, view: FloatArray) -> None:
     """Enter the transaction that a view was made for; its number is ``account.count - 1`` by now."""
     _take_in_lately(laws, account, time, residual - view[USUAL])
@@ -163,7 +163,7 @@ def take_in(laws: Laws, decay: FloatArray, account: Any, time: float, residual: 
         account.hours[int(view[HOUR])] += 1.0
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def remember(account: Any, history: AnyArray, named: AnyArray, event: Any, names: AnyArray) -> None:
     """Append a transaction to the history, dropping the oldest where there is no room."""
     room = named.shape[1]
@@ -184,7 +184,7 @@ def remember(account: Any, history: AnyArray, named: AnyArray, event: Any, names
     account.newest_time = max(account.newest_time, event.time)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def views_of(
     laws: Laws,
     decay: FloatArray,

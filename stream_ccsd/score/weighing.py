@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from stream_ccsd.account import GAP, HOUR, WEEKDAY
+from stream_ccsd.compiling import compiled, inner
 from stream_ccsd.library.laws import Laws, find, gap_octave, gap_position, number_position
 from stream_ccsd.library.learnt import DIFFUSE, NAMED_RECORDS, Learnt, amount_bin, number_bin
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.score.evidence import AMOUNT, GAP_TERM, HOUR_TERM, WEEKDAY_TERM
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def weigh(
     learnt: Learnt,
     laws: Laws,
@@ -62,7 +62,7 @@ def weigh(
     return contributions(learnt, inputs, terms)
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def contributions(learnt: Learnt, inputs: AnyArray, terms: FloatArray) -> float:
     """What each term counts for, by the weights and along the paths of the trees; returns their sum."""
     for i in range(len(terms)):
@@ -80,7 +80,7 @@ def contributions(learnt: Learnt, inputs: AnyArray, terms: FloatArray) -> float:
     return total
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def evidence_by(learnt: Learnt, inputs: AnyArray, count: int) -> FloatArray:
     """Evidence of many transactions by their inputs, as a lesson judges what it learnt; ``count`` terms."""
     out, terms = np.empty(len(inputs)), np.empty(count)
@@ -89,7 +89,7 @@ def evidence_by(learnt: Learnt, inputs: AnyArray, count: int) -> FloatArray:
     return out
 
 
-@njit(cache=True, nogil=True)
+@inner()
 def _fill_law_of_fraud(
     learnt: Learnt, laws: Laws, event: Any, numbers: FloatArray, view: FloatArray, terms: FloatArray
 ) -> None:
@@ -110,7 +110,7 @@ def _fill_law_of_fraud(
             terms[place + i] = _filled(terms[place + i], p, learnt.number[i, where], learnt.frauds[4 + i])
 
 
-@njit(cache=True, nogil=True)
+@compiled()
 def _filled(term: float, p: float, ratio: float, frauds: float) -> float:
     """``log F / N`` where F is the prior law ``(1 - p) N + p F0``, worth some frauds, and those that were found.
 
