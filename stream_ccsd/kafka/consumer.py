@@ -2,7 +2,7 @@
 
 Faust passes each message alone through queues, tasks and streams, which costs about as much as scoring it (see
 ``stream-ccsd bench kafka``). Here what was fetched for the transactions' topic goes to one handler at once, and the
-next batch is fetched when that is done: a slow worker reads no further ahead than the client's own buffer. Groups,
+next batch is fetched when that takes one: a slow worker reads no further ahead than the client's own buffer. Groups,
 heartbeats, rebalancing and the recovery of tables are Faust's.
 """
 
@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
 from faust.types import TP
 
@@ -23,7 +23,16 @@ _PAUSE = 0.05
 
 Batch = Mapping[int, Sequence[Any]]
 """Records of the transactions' topic by partition, in order."""
-Handler = Callable[[Batch], Awaitable[None]]
+
+
+class Handler(Protocol):
+    """What is done with batches."""
+
+    async def handle(self, batch: Batch) -> None:
+        """Begin a batch; returns when the next may be begun."""
+
+    async def settled(self) -> None:
+        """Returns when no batch is under way."""
 
 
 class BatchConsumer(FaustConsumer):
@@ -41,6 +50,7 @@ class BatchConsumer(FaustConsumer):
         """Faust waits for this before partitions go to others and before it stops: no batch is on its way."""
         if self._handling is not None:
             await asyncio.wait([self._handling])
+        await self.handler.settled()
         await super().wait_empty()
         self._next.clear()
 
@@ -146,6 +156,6 @@ class BatchConsumer(FaustConsumer):
 
     async def _handle(self, records: Mapping[TP, Sequence[Any]]) -> None:
         self._next.update({tp: self.fetched_to(tp) or batch[-1].offset + 1 for tp, batch in records.items()})
-        self._handling = asyncio.ensure_future(self.handler({tp.partition: batch for tp, batch in records.items()}))
+        self._handling = asyncio.ensure_future(self.handler.handle({tp.partition: b for tp, b in records.items()}))
         # A batch that has begun is finished, also when this task is cancelled by a rebalance or a shutdown.
         await asyncio.shield(self._handling)

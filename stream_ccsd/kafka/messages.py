@@ -7,11 +7,27 @@ topic after a failure, it is the same to the byte.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from itertools import chain, starmap
+from math import isfinite
 from typing import Any, NamedTuple, Protocol
 
+import msgspec
+
 from stream_ccsd.alert.reasons import Alert
-from stream_ccsd.records import DeadLetter, Origin, alert_record, score_record, transaction_record
+from stream_ccsd.records import (
+    DeadLetter,
+    Origin,
+    alert_record,
+    score_columns,
+    score_record,
+    scored_columns,
+    scored_terms,
+    transaction_record,
+)
 from stream_ccsd.result import Result
+from stream_ccsd.scores import score_names
 from stream_ccsd.transaction import Refusal, Transaction
 from stream_ccsd.verdict import Verdict
 
@@ -20,6 +36,7 @@ Headers = list[tuple[str, bytes]]
 # Of a dead letter that no topic takes whole, this much is kept.
 KEPT = 65_536
 _AROUND = 256
+_encode_lines = msgspec.json.Encoder().encode_lines
 
 
 class Record(Protocol):
@@ -40,6 +57,7 @@ class OutgoingRecord(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Headers
+    partition: int | None = None  # by its key, if none is named
 
 
 def transaction_message(transaction: Transaction) -> bytes:
@@ -47,9 +65,39 @@ def transaction_message(transaction: Transaction) -> bytes:
     return _json(transaction_record(transaction))
 
 
-def score_message(record: Record, result: Result) -> bytes:
-    """One transaction's scores; None where there is nothing to compare yet."""
-    return _json(score_record(_origin(record), result))
+def score_messages(records: Sequence[Record], results: Sequence[Result]) -> list[bytes]:
+    """The scores of transactions that were entered, a message each; None where there is nothing to compare yet.
+
+    They are written by compiled code, all at once: one by one, most of the time would go into dictionaries.
+    """
+    said, terms = scored_columns(results), scored_terms(results)
+    if not _all_finite(said, terms):
+        # The compiled code writes null for what is no number, and nobody would notice; Python's own refuses it.
+        return [_json(score_record(_origin(r), result)) for r, result in zip(records, results, strict=True)]
+    columns = {
+        "partition": [record.partition for record in records],
+        "position": [record.offset for record in records],
+        "timestamp": [record.timestamp for record in records],
+        "label": [None] * len(records),
+        **said,
+        "terms": terms,
+    }
+    names = tuple(column.name for column in score_columns())
+    rows = zip(*(columns[name] for name in names), strict=True)
+    lines = _encode_lines(list(starmap(_message_type(names), rows)))
+    return lines.split(b"\n")[:-1]  # each ends in a line break, and has no other: JSON escapes them
+
+
+def _all_finite(columns: Mapping[str, Sequence[Any]], terms: Sequence[Mapping[str, float] | None]) -> bool:
+    """A sum shows whether there is anything else."""
+    totals = [sum(filter(None, columns[name])) for name in (*score_names(), "score", "maximum")]
+    totals += (sum(of.values()) for of in terms if of)
+    return isfinite(sum(totals)) and isfinite(sum(chain.from_iterable(filter(None, columns["inputs"]))))
+
+
+@lru_cache(4)
+def _message_type(names: tuple[str, ...]) -> Any:
+    return msgspec.defstruct("Score", names, gc=False)
 
 
 def alert_message(record: Record, alert: Alert) -> bytes:
@@ -93,7 +141,7 @@ def shortened(letter: OutgoingRecord, kept: int = KEPT) -> OutgoingRecord:
     if len(value) <= kept and len(key or b"") <= kept:
         return letter
     headers = [*letter.headers, ("truncated_from", str(len(value)).encode())]
-    return OutgoingRecord(letter.topic, key if key is None else key[:kept], value[:kept], headers)
+    return OutgoingRecord(letter.topic, key if key is None else key[:kept], value[:kept], headers, letter.partition)
 
 
 def _json(values: dict[str, Any]) -> bytes:

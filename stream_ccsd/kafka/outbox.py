@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from aiokafka import AIOKafkaProducer
@@ -16,6 +18,7 @@ from aiokafka.errors import (
     ProducerClosed,
     UnknownProducerId,
 )
+from aiokafka.partitioner import DefaultPartitioner
 
 from stream_ccsd.kafka.connection import BrokerError, explain, start_client
 from stream_ccsd.kafka.messages import OutgoingRecord, fitted, shortened
@@ -29,6 +32,13 @@ _USUAL = 1_048_588
 _PAUSE = 1.0
 # The client gives up, but a new one may well succeed.
 _FOR_A_NEW_CLIENT = (KafkaTimeoutError, OutOfOrderSequenceNumber, ProducerClosed, UnknownProducerId)
+_choose = DefaultPartitioner()
+
+
+@lru_cache(1 << 16)
+def _partition(key: bytes, count: int) -> int:
+    """Kept for the accounts that were last seen: the hash is written in Python."""
+    return int(_choose(key, range(count), ()))
 
 
 class Outbox:
@@ -36,7 +46,7 @@ class Outbox:
 
     def __init__(self, settings: WorkerSettings, largest_letter: int | None = None) -> None:
         self._settings = settings
-        self._largest_letter = largest_letter or _USUAL
+        self._largest_letter = min(largest_letter or _USUAL, _LARGEST)
         self._producer: Any = None
         self._changing = asyncio.Lock()
 
@@ -60,7 +70,7 @@ class Outbox:
         if producer is not None:
             await producer.stop()
 
-    async def confirm(self, outputs: Sequence[OutgoingRecord], partition: int | None = None) -> list[int]:
+    async def confirm(self, outputs: Sequence[OutgoingRecord]) -> list[int]:
         """Send messages in order; returns their offsets when the broker has all of them.
 
         Where the client gives up (no leader for long, a sequence lost), all of them are sent again by a new one.
@@ -77,13 +87,13 @@ class Outbox:
                 producer = self._producer
             failed: BaseException | None = None
             offsets: list[int] = []
-            for sent, output in zip(await _send(producer, outputs, partition), outputs, strict=True):
-                if isinstance(sent, MessageSizeTooLargeError) and self._can_be_shorter(output, len(outputs)):
-                    offsets += await self.confirm([shortened(output)], partition)
-                elif isinstance(sent, BaseException):
-                    failed = failed or sent
+            for sent, output in zip(await _send(producer, outputs), outputs, strict=True):
+                if isinstance(sent, int):
+                    offsets.append(sent)
+                elif isinstance(sent, MessageSizeTooLargeError) and self._can_be_shorter(output, len(outputs)):
+                    offsets += await self.confirm([shortened(output)])
                 else:
-                    offsets.append(sent.offset)
+                    failed = failed or sent
             if failed is None:
                 return offsets
             if not isinstance(failed, _FOR_A_NEW_CLIENT) and not getattr(failed, "retriable", False):
@@ -109,18 +119,58 @@ class Outbox:
         return shorter and output.topic == self._settings.dead_letters
 
 
-async def _send(producer: Any, outputs: Iterable[OutgoingRecord], partition: int | None) -> list[Any]:
-    """Offsets or errors, in the order of the messages."""
-    waiting = []
-    for topic, key, value, headers in outputs:
-        try:
-            waiting.append(await producer.send(topic, value, key=key, headers=headers, partition=partition))
-        except KafkaError as error:
-            waiting.append(_failed(error))
-    return await asyncio.gather(*waiting, return_exceptions=True)
+async def _send(producer: Any, outputs: Sequence[OutgoingRecord]) -> list[int | BaseException]:
+    """Offsets or errors, in the order of the messages.
+
+    They are put into batches here, one confirmation each: a message given to the client by itself costs a future, a
+    look at the topic and a hash of its key, more than all else that is done with it on its way out.
+    """
+    numbers: dict[tuple[str, int], list[int]] = defaultdict(list)
+    sent: list[int | BaseException] = [KafkaError()] * len(outputs)
+    placing = {topic: await _placing(producer, topic) for topic in {output.topic for output in outputs}}
+    for number, (topic, key, _, _, partition) in enumerate(outputs):
+        place = placing[topic]
+        if isinstance(place, KafkaError):
+            sent[number] = place
+        else:
+            numbers[topic, place(key) if partition is None else partition].append(number)
+    parts = [_send_to(producer, *place, [outputs[n] for n in part]) for place, part in numbers.items()]
+    for part, results in zip(numbers.values(), await asyncio.gather(*parts), strict=True):
+        for number, result in zip(part, results, strict=True):
+            sent[number] = result
+    return sent
 
 
-def _failed(error: KafkaError) -> asyncio.Future[Any]:
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-    future.set_exception(error)
-    return future
+async def _send_to(
+    producer: Any, topic: str, partition: int, outputs: Sequence[OutgoingRecord]
+) -> list[int | BaseException]:
+    """The same for one partition. A batch that fails has failed for each of its messages."""
+    waiting: list[tuple[int, asyncio.Future[Any]]] = []
+    first = 0
+    try:
+        while first < len(outputs):
+            batch = producer.create_batch()
+            for _, key, value, headers, _ in outputs[first:] if first else outputs:
+                if batch.append(timestamp=None, key=key, value=value, headers=headers) is None:
+                    break  # it is full; an empty one takes any message
+            batch.close()
+            waiting.append((batch.record_count(), await producer.send_batch(batch, topic, partition=partition)))
+            first += batch.record_count()
+        error: BaseException | None = None
+    except KafkaError as failed:
+        error = failed
+    results: list[int | BaseException] = []
+    done = await asyncio.gather(*(future for _, future in waiting), return_exceptions=True)
+    for (count, _), of in zip(waiting, done, strict=True):
+        results += [of] * count if isinstance(of, BaseException) else range(of.offset, of.offset + count)
+    return results if error is None else results + [error] * (len(outputs) - len(results))
+
+
+async def _placing(producer: Any, topic: str) -> Callable[[bytes | None], int] | KafkaError:
+    """Which partition a key belongs to, as every client of Kafka has it; or why that cannot be said."""
+    try:
+        known = sorted(await producer.partitions_for(topic))
+    except KafkaError as error:
+        return error
+    there = list(producer.client.cluster.available_partitions_for_topic(topic))
+    return lambda key: _choose(None, known, there) if key is None else known[_partition(key, len(known))]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import dis
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from importlib.metadata import version
 from typing import Any
@@ -26,6 +27,9 @@ from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
 
 from stream_ccsd.errors import StreamCcsdError
+
+# A fetch that took less had its records already; and how long the broker may take for an answer, in seconds.
+_AT_ONCE, _QUESTION = 0.0005, 0.005
 
 # What is used below, by the class it belongs to.
 PARTS: dict[type, tuple[str, ...]] = {
@@ -129,8 +133,20 @@ class _ConsumerThread(driver.AIOKafkaConsumerThread):
         consumer._isolation_level = "read_committed"
         return consumer
 
-    async def _fetch_records(self, consumer: Any, *args: Any, **kwargs: Any) -> Any:
-        records = await super()._fetch_records(consumer, *args, **kwargs)
+    async def _fetch_records(
+        self, consumer: Any, active_partitions: Any, timeout: float | None = None, max_records: int | None = None
+    ) -> Any:
+        begun = time.monotonic()
+        records = await super()._fetch_records(consumer, active_partitions, timeout, max_records)
+        room = (max_records or 0) - sum(map(len, records.values()))
+        if records and room > 0 and time.monotonic() - begun < _AT_ONCE:
+            # They lay in the client's buffer while the last batch was worked on, and it asks for no more until they are
+            # taken. What came since then is one question away, and would otherwise wait for the whole next batch.
+            more = await super()._fetch_records(consumer, active_partitions, _QUESTION, room)
+            for tp, batch in more.items():
+                before = records.setdefault(tp, [])
+                if not before or before[-1].offset < batch[0].offset:  # else somebody has gone to another place
+                    before += batch
         self.fetched_to = {TP(tp.topic, tp.partition): _position(consumer, tp) for tp in records}
         return records
 

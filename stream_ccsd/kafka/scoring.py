@@ -16,7 +16,8 @@ from dataclasses import dataclass, field
 from stream_ccsd.account import state_sizes
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.kafka.messages import OutgoingRecord, Record, alert_message, dead_letter, score_message
+from stream_ccsd.kafka.incoming import TransactionReader
+from stream_ccsd.kafka.messages import OutgoingRecord, Record, alert_message, dead_letter, score_messages
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.library.model import Model
 from stream_ccsd.result import Result
@@ -145,7 +146,7 @@ class _StagedStates:
 
 @dataclass
 class Scored:
-    """What a batch brought. Outputs are in the order of their messages."""
+    """What a batch brought. Outputs of a topic are in the order of their messages."""
 
     outputs: list[OutgoingRecord] = field(default_factory=list)
     states: dict[bytes, bytes] = field(default_factory=dict)
@@ -163,7 +164,7 @@ class PartitionScorer:
     def __init__(self, model: Model, settings: WorkerSettings, schema: Schema, read: Read) -> None:
         self._states = _StagedStates(read)
         self._engine = Engine(model, self._states, settings.threshold)
-        self._settings, self._schema = settings, schema
+        self._settings, self._reader = settings, TransactionReader(schema)
         self._sizes_checked = False
 
     def score(self, records: Sequence[Record], log_end: int | None = None) -> Scored:
@@ -178,17 +179,29 @@ class PartitionScorer:
         """
         self._states.begin()
         done = Scored()
-        parsed = [(record, self._parse(record)) for record in records]
-        fresh = [(r, t) for r, t in parsed if not isinstance(t, Transaction) or not self._was_entered(r, t, log_end)]
-        done.passed_over = len(parsed) - len(fresh)
-        results = iter(self._process([(r, t) for r, t in fresh if isinstance(t, Transaction)]))
+        seen: dict[str, int] = {}  # by the stored states of the batch's accounts
         newest: dict[str, int] = {}
-        for record, transaction in fresh:
+        fresh: list[tuple[Record, Transaction]] = []
+        refused: list[tuple[Record, Refusal]] = []
+        for record in records:
+            transaction = self._parse(record)
             if isinstance(transaction, Refusal):
-                self._refuse(done, record, transaction)
+                refused.append((record, transaction))
                 continue
-            newest[transaction.account] = record.offset
-            self._enter(done, record, next(results))
+            account, offset = transaction.account, record.offset
+            before = seen.get(account)
+            if before is None:
+                before = seen[account] = self._seen(account)
+            if before >= offset:
+                _check_log_end(record, account, before, log_end)
+                done.passed_over += 1
+                continue
+            newest[account] = offset
+            fresh.append((record, transaction))
+        refused += self._enter(done, fresh)
+        for record, why in sorted(refused, key=lambda pair: pair[0].offset):
+            done.rejects[why.kind] += 1
+            done.outputs.append(dead_letter(self._settings.dead_letters, record, why))
         done.states = self._states.changes(newest, records[-1].offset)
         done.created = self._states.new_accounts()
         return done
@@ -197,7 +210,7 @@ class PartitionScorer:
         if record.value is None:
             return Refusal("the message is empty (a tombstone)")
         try:
-            transaction = self._schema.parse_json(record.value, f"{record.topic}/{record.partition}/{record.offset}")
+            transaction = self._reader.read(record.value, lambda: f"{record.topic}/{record.partition}/{record.offset}")
         except TransactionError as error:
             return error.refusal
         except Exception as error:  # whatever it is, its neighbours go on
@@ -210,19 +223,12 @@ class PartitionScorer:
             )
         return transaction
 
-    def _was_entered(self, record: Record, transaction: Transaction, log_end: int | None) -> bool:
-        seen = self._states.offset(transaction.account)
+    def _seen(self, account: str) -> int:
+        """The newest message that an account's stored state has seen."""
+        seen = self._states.offset(account)
         if seen != NOTHING and not self._sizes_checked:
-            self._check_sizes(self._states.read(transaction.account) or b"")
-        if seen < record.offset:
-            return False
-        if log_end is not None and seen >= log_end:
-            raise ForeignStateError(
-                f"the state of account {transaction.account!r} has seen offset {seen} of partition "
-                f"{record.partition}, but topic {record.topic!r} ended at {log_end}: the topic was made anew. "
-                "Take another --group, or delete the changelog topic and the state folder"
-            )
-        return True
+            self._check_sizes(self._states.read(account) or b"")
+        return seen
 
     def _check_sizes(self, state: bytes) -> None:
         """Once: all states of a table are of one size."""
@@ -252,21 +258,36 @@ class PartitionScorer:
             log.exception("a transaction could not be scored", extra=_place(record))
             return Result(transaction, Status.FAILED, reason=repr(error))
 
-    def _enter(self, done: Scored, record: Record, result: Result) -> None:
-        if not result.entered:
-            self._refuse(done, record, Refusal(result.refusal, kind=result.status))
-            return
-        key = result.transaction.account.encode()
-        done.entered += 1
-        done.results.append(result)
-        done.outputs.append(OutgoingRecord(self._settings.scores, key, score_message(record, result), []))
-        if result.alert:
-            done.alerts += 1
-            done.outputs.append(OutgoingRecord(self._settings.alerts, key, alert_message(record, result.alert), []))
+    def _enter(self, done: Scored, fresh: list[tuple[Record, Transaction]]) -> list[tuple[Record, Refusal]]:
+        """Scores and alerts of what the engine takes; returns what it does not."""
+        entered: list[Record] = []
+        refused: list[tuple[Record, Refusal]] = []
+        for (record, _), result in zip(fresh, self._process(fresh), strict=True):
+            if result.entered:
+                entered.append(record)
+                done.results.append(result)
+            else:
+                refused.append((record, Refusal(result.refusal, kind=result.status)))
+        done.entered = len(entered)
+        scores, alerts = self._settings.scores, self._settings.alerts
+        said = zip(entered, done.results, score_messages(entered, done.results), strict=True)
+        for record, result, message in said:
+            key = result.transaction.account.encode()
+            done.outputs.append(OutgoingRecord(scores, key, message, []))
+            if result.alert is not None:
+                done.alerts += 1
+                done.outputs.append(OutgoingRecord(alerts, key, alert_message(record, result.alert), []))
+        return refused
 
-    def _refuse(self, done: Scored, record: Record, why: Refusal) -> None:
-        done.rejects[why.kind] += 1
-        done.outputs.append(dead_letter(self._settings.dead_letters, record, why))
+
+def _check_log_end(record: Record, account: str, seen: int, log_end: int | None) -> None:
+    """A message that was entered before; but by which topic?"""
+    if log_end is not None and seen >= log_end:
+        raise ForeignStateError(
+            f"the state of account {account!r} has seen offset {seen} of partition {record.partition}, but topic "
+            f"{record.topic!r} ended at {log_end}: the topic was made anew. Take another --group, or delete the "
+            "changelog topic and the state folder"
+        )
 
 
 def _place(record: Record) -> dict[str, object]:

@@ -86,7 +86,7 @@ class WorkerSettings:
         int, _option("Further workers that follow each changelog, to take over without reading it first.", _STATE)
     ] = 0
 
-    batch: Annotated[int, _option("At most so many transactions are scored and confirmed together.", _WORK)] = 500
+    batch: Annotated[int, _option("At most so many transactions are scored and confirmed together.", _WORK)] = 1000
     guarantee: Annotated[
         Guarantee,
         _option("effectively-once confirms outputs before states; best-effort sends both at once.", _WORK),

@@ -41,6 +41,8 @@ _STUCK = 300.0
 # After this, a broker that does not answer is not waited for any longer.
 _PATIENCE = 10.0
 _GLANCE = 0.1
+# New objects after which Python looks for garbage that refers to itself.
+_YOUNG = 50_000
 
 
 async def run_worker(settings: WorkerSettings, schema: Schema, model: Model, repeats: Repeats | None = None) -> None:
@@ -78,7 +80,7 @@ class _Worker:
         self._app = WorkerApp(
             settings,
             transactions.partitions,
-            self._processor.handle,
+            self._processor,
             self._processor.forget_partitions,
         )
         self._processor.partitions = self._app
@@ -113,6 +115,8 @@ class _Worker:
         # hold up transactions for a tenth of a second, now and then.
         gc.collect()
         gc.freeze()
+        # A batch makes tens of thousands, and nearly all go with it: looking at every 700th would find none.
+        gc.set_threshold(_YOUNG)
         try:
             await self._outbox.start()
             await self._until_done(asked)

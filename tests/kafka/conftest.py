@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from replay.simulator import simulate
 from tests.kafka.cluster import Cluster, Expectation
 
 _PATH = Path(__file__).parents[2] / "deploy" / "kafka" / "broker.py"
+
+
+# Brokers of tests live for minutes: compiling them well would take longer than they ever gain by it.
+os.environ.setdefault("JAVA_TOOL_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
 
 def load_broker_module():
@@ -49,6 +54,39 @@ def brokers(request, tmp_path_factory):
     broker = module.start(tmp_path_factory.mktemp("kafka") / "broker", jars=jars)
     yield broker.address
     broker.stop()
+
+
+class OwnBroker:
+    """A broker that a test may stop and start."""
+
+    def __init__(self, module, folder, jars):
+        self._start = lambda: module.start(folder, self._broker.port if self._broker else None, jars)
+        self._broker = None
+
+    @property
+    def address(self):
+        return self._broker.address
+
+    def start(self):
+        if self._broker is None or self._broker.process.poll() is not None:
+            self._broker = self._start()
+
+    def stop(self):
+        self._broker.stop(signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def breakable(broker_module, jars, tmp_path_factory):
+    broker = OwnBroker(broker_module, tmp_path_factory.mktemp("breakable") / "broker", jars)
+    yield broker
+    broker.stop()
+
+
+@pytest.fixture
+def own_broker(breakable):
+    """It runs when a test begins; one for all tests that break it, since each start takes seconds of both cores."""
+    breakable.start()
+    return breakable
 
 
 @pytest.fixture(scope="session")

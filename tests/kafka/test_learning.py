@@ -2,7 +2,6 @@
 
 import json
 import random
-import signal
 import time
 from types import SimpleNamespace
 
@@ -217,25 +216,22 @@ def test_a_learner_needs_a_folder_with_a_fitted_model(tmp_path, model_folder):
         assert "models add" in str(refused.exception)
 
 
-def test_a_learner_waits_for_its_broker(broker_module, jars, tmp_path, model, model_folder):
-    port = broker_module.free_port()
-    broker = broker_module.start(tmp_path / "broker", port, jars)
-    cluster = Cluster(broker.address, tmp_path, model_folder)
+def test_a_learner_waits_for_its_broker(own_broker, tmp_path, model, model_folder):
+    cluster = Cluster(own_broker.address, tmp_path, model_folder)
     try:
         versions = Versions(tmp_path / "versions")
         versions.add(model)
         learner = cluster.learner("learner", versions.folder, every=10, delay=7)
         learner.wait_until_ready()
         wait_for(lambda: learner.ask("/readyz")[0] == 200, "the learner", learner)
-        broker.stop(signal.SIGKILL)
+        own_broker.stop()
         wait_for(lambda: learner.ask("/readyz")[0] == 503, "the learner to notice", learner)
-        broker = broker_module.start(tmp_path / "broker", port, jars)
+        own_broker.start()
         cluster.send(GARBAGE, topic=cluster.settings.verdicts)
         wait_for(lambda: cluster.count(cluster.settings.dead_letters) == len(GARBAGE), "dead letters", learner)
         wait_for(lambda: learner.ask("/readyz")[0] == 200, "the learner to go on", learner)
-        broker.stop(signal.SIGKILL)
+        own_broker.stop()
         wait_for(lambda: learner.ask("/readyz")[0] == 503, "the learner to notice", learner)
         assert learner.stop() == 0  # also without a broker
     finally:
         cluster.stop()
-        broker.stop(signal.SIGKILL)

@@ -11,7 +11,7 @@ from stream_ccsd.kafka.agenda import Agenda
 from stream_ccsd.kafka.heard import parse_score
 from stream_ccsd.kafka.learn_command import chosen_schedule
 from stream_ccsd.kafka.lessons import Folder, first_model
-from stream_ccsd.kafka.messages import score_message
+from stream_ccsd.kafka.messages import score_messages
 from stream_ccsd.kafka.metrics import LearnerMetrics
 from stream_ccsd.lessons.learner import Learner, listening
 from stream_ccsd.lessons.rows import Rows, model_inputs
@@ -35,7 +35,7 @@ def scored(model):
     """Results of one model, and their records as they are read off a topic."""
     stream = simulate(accounts=60, days=45, fraud_share=0.5, seed=9)
     results = Engine(listening(model)).process_many(stream.transactions)
-    messages = [score_message(Place(i), result) for i, result in enumerate(results)]
+    messages = score_messages([Place(i) for i in range(len(results))], results)
     return stream, results, [parse_score(message, model_inputs(model)) for message in messages]
 
 

@@ -167,7 +167,7 @@ def handle(model, store, batch, topic_id="one"):
     """A batch through a processor; what it counted, and what it sent."""
     metrics, sent = Metrics(), []
 
-    async def confirm(outputs, partition):
+    async def confirm(outputs):
         sent.extend(outputs)
         return list(range(len(outputs)))
 
@@ -175,7 +175,10 @@ def handle(model, store, batch, topic_id="one"):
         processor = Processor(SETTINGS, Schema(), model, lambda: store, confirm, metrics, topic_id)
         processor.partitions = Partitions()
         await processor.handle({0: batch})
+        await processor.settled()
         processor.close()
+        if processor.failure:
+            raise processor.failure
 
     asyncio.run(run())
     return metrics, sent

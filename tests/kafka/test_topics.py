@@ -122,7 +122,9 @@ def check(cluster, **environment):
 
 def test_a_check_before_there_are_any_topics(brokers, model_folder):
     """On a new broker, which is where people begin."""
-    names = {kind: f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("group", "transactions", "scores", "alerts")}
+    names = {
+        kind: f"{kind}-{uuid.uuid4().hex[:8]}" for kind in ("group", "transactions", "scores", "alerts", "verdicts")
+    }
     command = [sys.executable, "-m", "stream_ccsd", "worker", "--check", "--broker", f"kafka://{brokers}"]
     command += ["--model", str(model_folder), "--dead-letters", f"letters-{names['group']}", "--json", "-"]
     command += [part for kind, name in names.items() for part in (f"--{kind}", name)]
