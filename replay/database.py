@@ -20,7 +20,8 @@ from stream_ccsd.writing import WriteError, is_special, replacing
 
 _TABLES = """
 CREATE TABLE progress (checksum INTEGER NOT NULL, position INTEGER NOT NULL, records INTEGER NOT NULL,
-    total INTEGER NOT NULL, alert_cap BLOB, bin_width INTEGER NOT NULL, facts TEXT NOT NULL);
+    total INTEGER NOT NULL, alert_cap BLOB, bin_width INTEGER NOT NULL, facts TEXT NOT NULL,
+    notes TEXT NOT NULL);
 CREATE TABLE states (account TEXT PRIMARY KEY, checksum INTEGER NOT NULL, state BLOB NOT NULL);
 CREATE TABLE accounts (account TEXT PRIMARY KEY, transactions INTEGER NOT NULL, last_time REAL NOT NULL,
     maximum REAL NOT NULL, alerts INTEGER NOT NULL, newest INTEGER NOT NULL, checksum INTEGER NOT NULL);
@@ -29,6 +30,7 @@ CREATE TABLE alerts (position INTEGER PRIMARY KEY, id TEXT NOT NULL, account TEX
     score REAL NOT NULL, expected_loss REAL NOT NULL, tail_rate REAL NOT NULL, headline TEXT NOT NULL,
     json TEXT NOT NULL, checksum INTEGER NOT NULL);
 CREATE INDEX alerts_by_account ON alerts (account, time);
+CREATE INDEX alerts_by_id ON alerts (id);
 CREATE INDEX alerts_by_time ON alerts (time);
 CREATE INDEX alerts_by_score ON alerts (score DESC);
 CREATE INDEX alerts_by_loss ON alerts (expected_loss DESC);
@@ -41,7 +43,7 @@ CREATE TABLE timeline (bin INTEGER PRIMARY KEY, transactions INTEGER NOT NULL, l
 """
 
 COLUMNS = {
-    "progress": "position, records, total, alert_cap, bin_width, facts",
+    "progress": "position, records, total, alert_cap, bin_width, facts, notes",
     "states": "account, state",
     "accounts": "account, transactions, last_time, maximum, alerts, newest",
     "alerts": "position, id, account, time, score, expected_loss, tail_rate, headline, json",
@@ -53,6 +55,7 @@ COLUMNS = {
 
 ``scores`` holds a batch a row, and ``accounts.newest`` the batch with the account's newest scores, from where each
 leads to the one before (:mod:`replay.store`). ``timeline`` counts transactions in bins of ``progress.bin_width``.
+``progress.facts`` say what it is about, ``progress.notes`` how it goes, for whoever looks.
 """
 
 
@@ -67,7 +70,7 @@ class Kind(NamedTuple):
     instead: str = "start anew with another --state"
 
 
-STATE = Kind("state file", 0x63637364, 4, _TABLES)  # "ccsd"
+STATE = Kind("state file", 0x63637364, 5, _TABLES)  # "ccsd"
 
 _COMPANIONS = ("-wal", "-shm", "-journal")
 _DISK = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
@@ -105,8 +108,8 @@ def create(path: Path, facts: dict[str, Any], states: Mapping[str, bytes] | None
         text = json.dumps(facts)
         rows = [(account, row_checksum(account, state), state) for account, state in (states or {}).items()]
         made.executemany("INSERT INTO states VALUES (?, ?, ?)", rows)
-        first = (0, 0, sum(row[1] for row in rows), None, 1, text)
-        made.execute("INSERT INTO progress VALUES (?, ?, ?, ?, ?, ?, ?)", (row_checksum(*first), *first))
+        first = (0, 0, sum(row[1] for row in rows), None, 1, text, "{}")
+        made.execute("INSERT INTO progress VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (row_checksum(*first), *first))
         made.commit()
 
 
@@ -141,16 +144,44 @@ def check_free(path: Path) -> tuple[Path, list[Path]]:
     return target, left
 
 
-def connect(path: Path, read_only: bool = False, patience: float = 5.0) -> sqlite3.Connection:
-    """A connection to a file that exists; so many seconds it waits for others that write."""
+def connect(path: Path, read_only: bool = False, patience: float = 5.0, shared: bool = False) -> sqlite3.Connection:
+    """A connection to a file that exists; so many seconds it waits for others that write.
+
+    Threads may use a ``shared`` one if they take turns.
+    """
     place = f"{path.absolute().as_uri()}?mode={'ro' if read_only else 'rw'}"
-    connection = sqlite3.connect(place, uri=True, timeout=patience)
+    connection = sqlite3.connect(place, uri=True, timeout=patience, check_same_thread=not shared)
     connection.isolation_level = None  # transactions begin and end where the state says
     if not read_only:
         connection.execute("PRAGMA journal_mode = WAL")  # readers may look while a replay runs
         connection.execute("PRAGMA synchronous = FULL")
         connection.execute("PRAGMA cache_size = -65536")
+        # A batch is some 2,300 pages, most of them those of the batch before: up to 32 MB wait beside the file, and
+        # are copied into it once for several batches.
+        connection.execute("PRAGMA wal_autocheckpoint = 8000")
     return connection
+
+
+def stamps(path: Path) -> tuple[tuple[int, int], ...]:
+    """What changes when somebody writes to a file of ours: cheaper to look at than the file."""
+
+    def stamp(name: Path) -> tuple[int, int]:
+        try:
+            status = name.stat()
+        except OSError:
+            return 0, 0
+        return status.st_size, status.st_mtime_ns
+
+    return stamp(path), stamp(path.with_name(path.name + "-wal"))
+
+
+def identity(path: Path) -> tuple[int, int] | None:
+    """Which file it is that has this name."""
+    try:
+        status = os.stat(path)
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def check_exists(path: Path, kind: Kind = STATE) -> None:
@@ -225,11 +256,8 @@ def checked_rows(
 
 def row_checksum(*values: Any) -> int:
     """Of the values of a row, types and all."""
-    checksum = 0
-    for value in values:
-        data = value if isinstance(value, bytes) else repr(value).encode()
-        checksum = zlib.crc32(data, zlib.crc32(b"%d:" % len(data), checksum))
-    return checksum
+    data = [value if isinstance(value, bytes) else repr(value).encode() for value in values]
+    return zlib.crc32(b"".join([b"%d:%b" % (len(part), part) for part in data]))
 
 
 def _total(path: Path, connection: sqlite3.Connection, table: str) -> int:
@@ -259,6 +287,8 @@ def explained(path: Path, what: Kind = STATE) -> Iterator[None]:
         # The lowest byte is the kind of error, the others say more of it. Without a code it is Python that cannot read
         # what SQLite hands it.
         kind = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+        if kind == sqlite3.SQLITE_NOTADB:
+            raise StreamCcsdError(f"{path} is not a {what.name} of stream-ccsd") from error
         if kind in _DISK:
             advice = f"the disk is full or failing. What was recorded is whole; make room, then {what.again}"
         elif kind in _IN_USE:

@@ -11,9 +11,9 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -30,6 +30,8 @@ _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 _JSON_LINES = (".jsonl", ".ndjson")
 # Longest raw record that a dead letter keeps; what is longer is damage, not data.
 _MAX_RAW = 10_000
+# Rows between two looks at how far the file was read, which ask the operating system.
+_LOOK_EVERY = 64
 # Most names in a message, and most characters of one.
 _NAMED = 30
 # What damage below the rows looks like. A ValueError is a name with a zero byte, an unknown codec's, or one of Arrow's.
@@ -43,8 +45,7 @@ _BYTE_ORDER_MARKS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(NamedTuple):
     """One row of a file: its line (in Parquet its number), its named values or why there are none, and its text."""
 
     line: str
@@ -89,14 +90,16 @@ class Reading:
         kinds = {".csv": self._csv, ".parquet": self._parquet, **dict.fromkeys(_JSON_LINES, self._json_lines)}
         if self._kind not in kinds:
             raise StreamCcsdError(f"{self.path}: unknown format; .csv, .jsonl (also .gz, .xz) and .parquet are read")
-        is_empty = True
+        number = 0
         with readable(self.path):
             for row in kinds[self._kind]():
-                is_empty = False
-                self.share = self._passed()
+                if not number % _LOOK_EVERY:
+                    self.share = self._passed()
+                number += 1
                 yield row
-        if is_empty:
+        if not number:
             raise StreamCcsdError(f"{self.path} holds no {self._record}: it is empty, or has a header only")
+        self.share = 1.0
 
     @contextmanager
     def _text(self) -> Iterator[IO[str]]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from replay.source import Item, Place
 from stream_ccsd.alert.reasons import Alert
-from stream_ccsd.records import DeadLetter, Origin, alert_record, score_batch, score_record, transaction_record
+from stream_ccsd.records import DeadLetter, Origin, alert_record, scored_batch, transaction_record
 from stream_ccsd.result import Result
 from stream_ccsd.transaction import Refusal
 
@@ -41,7 +41,8 @@ class Harvest:
     def of(cls, items: Sequence[Item], results: Sequence[Result]) -> Harvest:
         """From the items of a batch, in order, and the engine's results for those that are transactions."""
         answers = iter(results)
-        records, alerts, dead = [], [], []
+        entered, positions, labels = list[Result](), list[int](), list[str | None]()
+        alerts, dead = [], []
         for item in items:
             if isinstance(item.parsed, Refusal):
                 dead.append(dead_letter(item, item.parsed))
@@ -50,7 +51,9 @@ class Harvest:
             if not result.entered:
                 dead.append(dead_letter(item, Refusal(result.refusal, kind=result.status)))
                 continue
-            records.append(score_record(Origin(item.position), result, item.label or None))
+            entered.append(result)
+            positions.append(item.position)
+            labels.append(item.label or None)
             if result.alert:
                 alerts.append((item.position, result.alert))
-        return cls(items[-1].reached, score_batch(records), alerts, dead)
+        return cls(items[-1].reached, scored_batch(positions, entered, labels), alerts, dead)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from decimal import Decimal
+from functools import lru_cache
 from typing import Any
 
 FRAUD = "fraud"
@@ -31,10 +32,18 @@ def is_fraud(value: Any) -> bool | None:
 
 def label_of(value: Any) -> str:
     """The label for a summary: empty without fraud, otherwise ``fraud`` or the name of its pattern."""
+    return _label_of_text(value) if value.__class__ is str else _label_of(value)
+
+
+def _label_of(value: Any) -> str:
     said, text = is_fraud(value), label_text(value)
     if said is None:
         return "" if text.casefold() in _NOTHING else text
     return FRAUD if said else ""
+
+
+# A column of a table has the same few texts again and again.
+_label_of_text = lru_cache(maxsize=1024)(_label_of)
 
 
 def label_text(value: Any) -> str:

@@ -37,9 +37,14 @@ class Pace:
             )
         return cls(factor=float(match[1])) if match[2] == "x" else cls(events=float(match[1]))
 
+    @property
+    def waits(self) -> bool:
+        """Whether there is a pace to keep."""
+        return self.events is not None or self.factor is not None
+
     def delay(self, event_time: float) -> float:
         """Seconds to wait before the next event, which happened at that time of the stream."""
-        if self.events is None and self.factor is None:
+        if not self.waits:
             return 0.0
         now = self.clock()
         if self._begun is None:

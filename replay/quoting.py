@@ -14,9 +14,8 @@ import re
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from enum import Enum, auto
-from typing import IO
+from typing import IO, NamedTuple
 
 from replay.lines import LONGEST, LOOK_AGAIN, Lines, chained
 
@@ -28,8 +27,7 @@ _FIELD = re.compile(r"('(?:[^']|'')*+'|[^,\r\n]*)(,|\r\n|\r|\n|\Z)")
 _NUMBER = re.compile(r"[+-]?[\d.]*(?:[eE][+-]?\d+)?")
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """A record: the line it begins in, its values or what is wrong with it, its text or the beginning of that."""
 
     line: int

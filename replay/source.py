@@ -11,9 +11,9 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from replay.files import Reading, Row, listed, parsed_rows, raw_text, readable
 from replay.labels import label_of
@@ -27,8 +27,7 @@ _FINGERPRINT = re.compile(r"file:(\d{1,18}):([0-9a-f]{64})")
 _REMEMBERED, _LOOKED_FOR = 10_000, 3
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """How far a stream was read: so many records, and a checksum of them that tells whether they are still the same."""
 
     position: int = 0
@@ -60,8 +59,7 @@ class Place:
 START = Place()
 
 
-@dataclass(frozen=True, slots=True)
-class Item:
+class Item(NamedTuple):
     """One record of a stream: its place in it from 1, its line, the transaction or its refusal, its label."""
 
     position: int
@@ -198,21 +196,22 @@ class FileSource:
         position = checksum = transactions = chosen = 0
         known: set[str] = set()
         for row, parsed in parsed_rows(self._reading, self.schema):
-            before = Place(position, checksum)
+            before = checksum
             position += 1
             checksum = chained(checksum, f"{row.line}:{row.left_out}:{row.raw}\n")
-            after.check(str(self.path), position, checksum)
             if position <= after.position:
+                after.check(str(self.path), position, checksum)
                 continue
-            is_transaction = isinstance(parsed, Transaction)
+            is_counted = row.is_ended
             if isinstance(parsed, Transaction):
+                is_counted = True
                 transactions += 1
                 if parsed not in self._wanted:
                     if len(known) < _REMEMBERED:
                         known.add(parsed.account)
                     continue
                 chosen += 1
-            reached = Place(position, checksum) if is_transaction or row.is_ended else before
+            reached = Place(position, checksum) if is_counted else Place(position - 1, before)
             yield Item(position, row.line, parsed, reached, self._label(row), row)
         after.check_reached(str(self.path), position)
         if transactions and not chosen and after == START:
@@ -266,7 +265,7 @@ class SortedSource:
             after.check(self.name, position, checksum)
             if position > after.position:
                 reached = before if item.is_unfinished else Place(position, checksum)
-                yield replace(item, position=position, reached=reached)
+                yield item._replace(position=position, reached=reached)
         after.check_reached(self.name, len(timed))
 
     def share(self) -> float:

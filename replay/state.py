@@ -7,10 +7,8 @@ process, the file holds a number of whole batches, and a resumed replay goes on 
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass, replace
 from pathlib import Path
@@ -22,6 +20,7 @@ import pyarrow as pa
 from replay import database
 from replay.database import COLUMNS, checked_rows, explained, row_checksum
 from replay.harvest import Harvest, alert_line
+from replay.kept import KeptRows
 from replay.source import Place
 from replay.store import SqliteRecords, packed_scores
 from replay.timeline import Timeline
@@ -30,6 +29,8 @@ from stream_ccsd.records import DeadLetter
 
 # Account states kept in memory besides the file: at 4 KB each, some 200 MB.
 _CACHED_ACCOUNTS = 50_000
+# Scores in a row of the file: whoever asks for an account's history reads rows as a whole.
+_MOST_ROWS = 2000
 # Bins of the timeline in the file: more are merged into wider ones.
 _MOST_BINS = 4096
 
@@ -42,12 +43,16 @@ class StateFile:
         self._connection = connection
         with explained(path):
             ((position, checksum, *stored),) = checked_rows(path, connection, "progress")
-            self._identity = _identity(path)
+            self._identity = database.identity(path)
         self.reached = Place(position, checksum)
-        *progress, self._facts = stored
+        *progress, self._facts, notes = stored
         self.facts: dict[str, Any] = json.loads(self._facts)
+        self.notes: dict[str, Any] = json.loads(notes)
+        """How it goes, for whoever looks: written with each batch. Nothing that is computed depends on it."""
         self._stored = _Progress(*progress)
         self._pending = replace(self._stored)  # with what the batch at hand changes
+        most = {"states": _CACHED_ACCOUNTS, "accounts": _CACHED_ACCOUNTS, "timeline": _MOST_BINS}
+        self._kept = {table: KeptRows(path, connection, table, rows) for table, rows in most.items()}
         self.states = _States(self)
         self.records = SqliteRecords(path, connection, self.facts)
 
@@ -93,6 +98,12 @@ class StateFile:
             self._connection.execute("COMMIT")
         self.reached, self._stored = harvest.reached, replace(self._pending)
 
+    def write_notes(self) -> None:
+        """How it goes, between batches."""
+        with self.batch():
+            self._move(self.reached)
+            self._connection.execute("COMMIT")
+
     def check_in_place(self) -> None:
         """Refuse to go on when the file is no longer there: what is written then is lost when the process ends.
 
@@ -101,7 +112,7 @@ class StateFile:
         StreamCcsdError
             If it was deleted, or another one put in its place.
         """
-        if _identity(self.path) != self._identity:
+        if database.identity(self.path) != self._identity:
             raise StreamCcsdError(
                 f"{self.path} was deleted or replaced while a replay was writing to it: what it held is lost. Start "
                 "anew with another --state, or put a copy back and --resume"
@@ -117,43 +128,47 @@ class StateFile:
         )
         self._pending.total += sum(row[0] for row in with_checksums)
 
-    def _replace(self, table: str, rows: list[tuple[Any, ...]]) -> None:
+    def _replace(self, table: str, rows: Iterable[tuple[Any, ...]]) -> None:
         """Rows by their first column, new or in the place of older ones."""
-        key = COLUMNS[table].partition(",")[0]
-        for row in rows:
-            for (old,) in self._connection.execute(f"SELECT checksum FROM {table} WHERE {key} = ?", row[:1]):
-                self._pending.total -= old
-        self._insert(table, rows)
+        self._pending.total += self._kept[table].put(rows)
 
     def _delete(self, table: str, condition: str) -> None:
         for (old,) in self._connection.execute(f"SELECT checksum FROM {table} WHERE {condition}"):
             self._pending.total -= old
         self._connection.execute(f"DELETE FROM {table} WHERE {condition}")
+        if table in self._kept:
+            self._kept[table].forget()
 
     def _forget_unfinished(self) -> None:
         """A record that was not counted as read is read again, so what was said of it then goes."""
         self._delete("dead_letters", f"position > {self.position}")
 
     def _insert_scores(self, scores: pa.RecordBatch, batch: int) -> None:
-        """Scores under the batch's own number, and what they add to their accounts."""
-        rows, previous = [], {}
-        for account, transactions, time, maximum, alerts in _by_account(scores):
-            known = self._connection.execute(
-                "SELECT transactions, last_time, alerts, newest FROM accounts WHERE account = ?", (account,)
-            ).fetchone() or (0, time, 0, None)
-            rows.append((account, known[0] + transactions, max(known[1], time), maximum, known[2] + alerts, batch))
-            previous[account] = known[3]
+        """Scores under the batch's own number, and what they add to their accounts.
+
+        Parts of a large one have numbers before that: as many as there are rows behind them, so none is taken.
+        """
+        sums = by_account(scores)
+        known = self._kept["accounts"].get_all(row[0] for row in sums)
+        newest = {account: None if row is None else row[-1] for account, row in known.items()}
+        for first in range(0, scores.num_rows, _MOST_ROWS):
+            part = scores.slice(first, _MOST_ROWS)
+            place = batch - (scores.num_rows - first - part.num_rows)
+            self._insert("scores", [(place, packed_scores(part, newest))])
+            newest.update(dict.fromkeys(part.column("account").to_pylist(), place))
+        rows = []
+        for account, transactions, time, maximum, alerts in sums:
+            _, earlier, last, _, alerted, _ = known[account] or (account, 0, time, maximum, 0, None)
+            counts = (earlier + transactions, max(last, time), maximum, alerted + alerts)
+            rows.append((account, *counts, newest[account]))
         self._replace("accounts", rows)
-        self._insert("scores", [(batch, packed_scores(scores, previous))])
 
     def _add_to_timeline(self, scores: pa.RecordBatch) -> None:
         """Count a batch in its bins; should there be too many by then, all become wider."""
         timeline = Timeline(self.records.calendar, self._pending.bin_width)
         timeline.add(scores)
-        for place in list(timeline.bins):
-            for known in self._connection.execute(
-                f"SELECT {COLUMNS['timeline']} FROM timeline WHERE bin = ?", (place,)
-            ):
+        for place, known in self._kept["timeline"].get_all(list(timeline.bins)).items():
+            if known is not None:
                 timeline.put(place, np.array(known[1:]))
         self._replace("timeline", _timeline_rows(timeline))
         ((bins,),) = self._connection.execute("SELECT count(*) FROM timeline")
@@ -168,11 +183,11 @@ class StateFile:
 
     def _move(self, reached: Place) -> None:
         """Write how far the stream was read."""
-        row = (reached.position, reached.checksum, *astuple(self._pending), self._facts)
+        row = (reached.position, reached.checksum, *astuple(self._pending), self._facts, json.dumps(self.notes))
         moved = self._connection.execute(
-            "UPDATE progress SET checksum = ?, position = ?, records = ?, total = ?, alert_cap = ?, bin_width = ? "
-            "WHERE position = ? AND total = ?",
-            (row_checksum(*row), *row[:-1], self.position, self._stored.total),
+            "UPDATE progress SET checksum = ?, position = ?, records = ?, total = ?, alert_cap = ?, bin_width = ?, "
+            "facts = ?, notes = ? WHERE position = ? AND total = ?",
+            (row_checksum(*row), *row, self.position, self._stored.total),
         ).rowcount
         if moved != 1:
             raise StreamCcsdError(f"another replay is writing to {self.path}: this one stops, that one goes on")
@@ -198,7 +213,8 @@ class StateFile:
         if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
         self._pending = replace(self._stored)
-        self.states.forget_recent()
+        for kept in self._kept.values():
+            kept.forget()
 
     def close(self) -> None:
         """Close the file; it can be copied and resumed elsewhere."""
@@ -207,9 +223,8 @@ class StateFile:
 
     def read_state(self, account: str) -> bytes | None:
         """The stored state of an account."""
-        with explained(self.path):
-            row = self._connection.execute("SELECT state FROM states WHERE account = ?", (account,)).fetchone()
-        return None if row is None else row[0]
+        row = self._kept["states"].get(account)
+        return None if row is None else row[1]
 
     def read_alert_cap(self) -> bytes | None:
         """As the batch at hand has left it."""
@@ -219,7 +234,7 @@ class StateFile:
         """Store states as part of the batch; ``record`` completes it."""
         with explained(self.path):
             self.begin()
-            self._replace("states", list(states.items()))
+            self._replace("states", states.items())
         if alert_cap is not None:
             self._pending.alert_cap = alert_cap
 
@@ -234,37 +249,19 @@ class _Progress:
 
 
 class _States:
-    """Account states as the engine sees them: the most recent ones in memory, all of them in the file."""
+    """Account states as the engine sees them."""
 
     def __init__(self, file: StateFile) -> None:
         self._file = file
-        self._recent: OrderedDict[str, bytes] = OrderedDict()
 
     def read(self, account: str) -> bytes | None:
-        state = self._recent.get(account)
-        if state is None:
-            state = self._file.read_state(account)
-            if state is not None:
-                self._keep({account: state})
-        return state
+        return self._file.read_state(account)
 
     def read_alert_cap(self) -> bytes | None:
         return self._file.read_alert_cap()
 
     def write(self, states: Mapping[str, bytes], alert_cap: bytes | None) -> None:
         self._file.write_states(states, alert_cap)
-        self._keep(states)
-
-    def forget_recent(self) -> None:
-        """What is in memory may not be in the file: read again what is needed."""
-        self._recent.clear()
-
-    def _keep(self, states: Mapping[str, bytes]) -> None:
-        for account, state in states.items():
-            self._recent[account] = state
-            self._recent.move_to_end(account)
-        while len(self._recent) > _CACHED_ACCOUNTS:
-            self._recent.popitem(last=False)
 
 
 def model_beside(path: Path) -> Path:
@@ -272,16 +269,7 @@ def model_beside(path: Path) -> Path:
     return path.with_name(path.name + ".model")
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    """Which file it is that has this name."""
-    try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
-
-
-def _by_account(scores: pa.RecordBatch) -> list[tuple[str, int, float, float, int]]:
+def by_account(scores: pa.RecordBatch) -> list[tuple[str, int, float, float, int]]:
     """Transactions, newest time, maximum and alerts of each account in a batch."""
     sums: dict[str, list[Any]] = {}
     columns = (scores.column(name).to_pylist() for name in ("account", "time", "maximum", "alert"))

@@ -96,6 +96,11 @@ class SqliteRecords:
         rows = self._rows("alerts", "WHERE position = :position", {"position": min(position, _ALL)})
         return next((json.loads(row[-1]) for row in rows), None)
 
+    def alert_of(self, identity: str) -> Record | None:
+        """See :class:`~stream_ccsd.stores.RecordStore`."""
+        rows = self._rows("alerts", "INDEXED BY alerts_by_id WHERE id = :id ORDER BY position DESC", {"id": identity})
+        return next((json.loads(row[-1]) for row in rows), None)
+
     def alerts_named(self, name: str) -> list[Record]:
         """See :class:`~stream_ccsd.stores.RecordStore`."""
         chosen = "WHERE id = :name OR json_extract(json, '$.transaction') = :name ORDER BY position"
@@ -135,20 +140,31 @@ class SqliteRecords:
         rows = self._rows("accounts", f"{where} ORDER BY maximum DESC, account LIMIT :limit", values)
         return [AccountSummary(*row[:-1]) for row in rows]
 
-    def scores_of(self, account: str, *, before: int | None = None, limit: int | None = None) -> list[Record]:
+    def scores_of(
+        self,
+        account: str,
+        *,
+        before: int | None = None,
+        limit: int | None = None,
+        columns: tuple[str, ...] | None = None,
+    ) -> list[Record]:
         """See :class:`~stream_ccsd.stores.RecordStore`."""
         records: list[Record] = []  # the newest first
+        needed = None if columns is None else tuple(dict.fromkeys((*columns, "account", "position", _PREVIOUS)))
         with self.at_one_moment():
             row = self._account_row(account)
             batch = None if row is None else row[-1]
             while batch is not None and (limit is None or len(records) < limit):
-                ((_, packed),) = self._rows("scores", "WHERE position = :batch", {"batch": batch})
-                own = pa.Table.from_batches(pa.ipc.open_stream(pa.py_buffer(packed)))
+                found = next(self._rows("scores", "WHERE position = :batch", {"batch": batch}), None)
+                if found is None:  # of a file of bounded size, the oldest batches are gone: the history begins here
+                    break
+                own = pa.Table.from_batches(unpacked(found[-1], needed))
                 own = own.filter(pc.equal(own.column("account"), account))
                 batch = own.column(_PREVIOUS)[0].as_py()
                 if before is not None:
                     own = own.filter(pc.less(own.column("position"), before))
-                records += reversed(score_records(own.drop_columns(_PREVIOUS)))
+                chosen = own.drop_columns(_PREVIOUS) if columns is None else own.select(columns)
+                records += reversed(score_records(chosen))
         return records[:limit][::-1]
 
     def counts_over_time(self, width: float = 0.0) -> list[TimeBin]:
@@ -176,7 +192,7 @@ class SqliteRecords:
     def score_batches(self) -> Iterator[pa.RecordBatch]:
         """All scores in order, a batch at a time, as they are in ``scores.parquet``."""
         for _, packed in self._rows("scores"):
-            for batch in pa.ipc.open_stream(pa.py_buffer(packed)):
+            for batch in unpacked(packed):
                 yield batch.drop_columns(_PREVIOUS)
 
     def dead_letter_lines(self, kind: str | None = None, after: int = 0, limit: int | None = None) -> Iterator[str]:
@@ -201,7 +217,7 @@ class SqliteRecords:
         return next(iter(self._rows("accounts", "WHERE account = :account", {"account": account})), None)
 
     def _timeline(self) -> Timeline:
-        ((*_, width, _),) = self._rows("progress")
+        ((*_, width, _, _),) = self._rows("progress")
         return Timeline(self.calendar, width, {place: np.array(counts) for place, *counts in self._rows("timeline")})
 
 
@@ -214,6 +230,25 @@ def packed_scores(scores: pa.RecordBatch, previous: Mapping[str, int | None]) ->
     with pa.ipc.new_stream(sink, schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as writer:
         writer.write_batch(linked)
     return sink.getvalue().to_pybytes()
+
+
+def unpacked(packed: bytes, columns: tuple[str, ...] | None = None) -> Iterator[pa.RecordBatch]:
+    """A stored batch again; columns that nobody asks for are not even decompressed."""
+    options = None
+    if columns is not None:
+        schema = pa.ipc.open_stream(pa.py_buffer(packed)).schema
+        places = [schema.get_field_index(name) for name in columns]
+        # A batch is small: to hand its columns to threads takes longer than to decompress them.
+        options = pa.ipc.IpcReadOptions(included_fields=places, use_threads=False)
+    yield from pa.ipc.open_stream(pa.py_buffer(packed), options=options)
+
+
+def unpacked_scores(packed: bytes) -> tuple[pa.RecordBatch, dict[str, int | None]]:
+    """The inverse of :func:`packed_scores`."""
+    table = pa.Table.from_batches(unpacked(packed)).combine_chunks()
+    previous = dict(zip(table.column("account").to_pylist(), table.column(_PREVIOUS).to_pylist(), strict=True))
+    (batch,) = table.drop_columns(_PREVIOUS).to_batches()
+    return batch, previous
 
 
 def _limited(limit: int | None) -> int:

@@ -132,18 +132,25 @@ def test_bench_pairwise_refuses_sizes(sizes):
 def test_bench_engine_prints_json_alone(tmp_path):
     target = tmp_path / "engine.json"
     arguments = ["bench", "engine", "--events", "400", "--library-sizes", "1000", "--accounts", "50"]
-    arguments += ["--json", str(target)]
+    arguments += ["--merchants", "100,3000", "--json", str(target)]
+    environment = {name: value for name, value in os.environ.items() if name != "STREAM_CCSD_DATA"}
     # In a process of its own: the benchmark binds itself to one core.
-    done = subprocess.run([sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *arguments], capture_output=True, text=True, check=False, env=environment
+    )
     assert done.returncode == 0, done.stderr
     result = json.loads(target.read_text())
     numbers = (
         "events_per_s batch_events_per_s naive_events_per_s hst_events_per_s p50_us p99_us "
-        "first_score_cold_s first_score_warm_s bytes_per_account"
+        "first_score_cold_s first_score_warm_s first_score_shipped_s bytes_per_account"
     )
     assert all(result[name] > 0 for name in numbers.split())
     assert result["library"][0]["recall"] == 1.0
     assert {"accounts", "rss_mb", "events_per_s"} <= result["accounts"][0].keys()
+    assert [row["merchants"] for row in result["merchants"]] == [100, 3000]
+    assert all(row["us_per_query"] > 0 for row in result["merchants"])
+    assert result["many_merchants"]["merchants"] > 1000
+    assert result["many_merchants"]["batch_events_per_s"] > 0
 
 
 @pytest.mark.parametrize("arguments", [["replay", "--seed", "-1"], ["replay", "--customers", "1"]])

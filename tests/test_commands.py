@@ -202,7 +202,7 @@ def test_installed_commands_are_found_and_broken_ones_harm_no_other(tmp_path):
     assert shown.returncode == 0, shown.stderr
     listed = re.findall(r"^  ([a-z]+) ", shown.stdout.partition("Commands:")[2], flags=re.MULTILINE)
     commands = ["replay", "fit", "simulate", "alerts", "explain", "verdict", "verdicts", "budget"]
-    commands += ["compare", "learn", "worker"]
+    commands += ["audit", "watch", "compare", "learn", "worker"]
     foreign_ones, groups = ["absent", "broken", "hello", "number"], ["models", "evaluate", "bench"]
     assert listed == [*commands, *foreign_ones, *groups]  # Typer lists groups behind commands
     assert run(tmp_path, "hello").stdout == "hello\n"

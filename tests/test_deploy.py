@@ -72,11 +72,14 @@ SERVICES = COMPOSE["services"]
 OURS = {name: service for name, service in SERVICES.items() if "build" in service}
 LEARNERS = {name: service for name, service in OURS.items() if service["command"][0] == "learn"}
 WORKERS = {name: service for name, service in OURS.items() if service["command"] == ["worker"]}
+PAGES = {name: service for name, service in OURS.items() if service["command"][0] == "watch"}
 MANIFESTS = {p.name: load(p) for p in K8S.glob("*.yaml")}
 STATEFUL = MANIFESTS["statefulset.yaml"]
 POD = STATEFUL["spec"]["template"]["spec"]
 (CONTAINER,) = POD["containers"]
 LEARNER = MANIFESTS["learner.yaml"]["spec"]["template"]["spec"]
+PAGE = MANIFESTS["page.yaml"]["spec"]["template"]["spec"]
+EXAMPLES = {"secret.example.yaml", "page-users.example.yaml"}
 DASHBOARD = json.loads((DEPLOY / "grafana/dashboards/stream-ccsd.json").read_text(encoding="utf-8"))
 PANELS = DASHBOARD["panels"]
 RULES = [rule for group in load(DEPLOY / "prometheus/alerts.yml")["groups"] for rule in group["rules"]]
@@ -280,6 +283,7 @@ COMMANDS = {
     **{f"compose {name}": service["command"] for name, service in OURS.items()},
     "kubernetes": CONTAINER["args"],
     "kubernetes learner": LEARNER["containers"][0]["args"],
+    "kubernetes page": PAGE["containers"][0]["args"],
     "image": json.loads(only(FINAL, "CMD")),
     "kernels": shlex.split(
         next(rest for name, rest in BUILD if "bin/stream-ccsd" in rest).split("bin/stream-ccsd ")[1]
@@ -341,7 +345,7 @@ def test_compose_services_are_pinned_limited_local_and_hold_no_secret():
 
 def test_compose_workers_come_back_and_others_end():
     for name, service in OURS.items():
-        stays = name in WORKERS or name in LEARNERS
+        stays = name in WORKERS or name in LEARNERS or name in PAGES
         assert service["restart"] == ("unless-stopped" if stays else "no"), name
         assert service.get("healthcheck", {}).get("disable", False) is not stays, name
 
@@ -370,9 +374,10 @@ def test_the_build_copies_what_there_is_and_what_is_not_ignored():
     packages = {name.rstrip("*") for name in _setuptools_packages()}
     assert packages < set(sources)
     (install,) = [rest for name, rest in BUILD if "pip install" in rest]
-    constraints, extra = re.search(r"-c (\S+) '\.\[(\w+)\]'", install).groups()
+    constraints, extras = re.search(r"-c (\S+) '\.\[([\w,]+)\]'", install).groups()
     assert constraints in sources
-    assert extra in PROJECT["optional-dependencies"]
+    assert extras.split(",") == ["kafka", "page"]
+    assert set(extras.split(",")) <= set(PROJECT["optional-dependencies"])
 
 
 def _setuptools_packages():
@@ -431,7 +436,7 @@ def test_manifests_fit_kubernetes_own_schema(name, version):
 
 def test_the_kustomization_has_everything_but_the_example():
     kustomization = MANIFESTS["kustomization.yaml"]
-    assert set(kustomization["resources"]) == set(MANIFESTS) - {"kustomization.yaml", "secret.example.yaml"}
+    assert set(kustomization["resources"]) == set(MANIFESTS) - {"kustomization.yaml", *EXAMPLES}
     (generated,) = kustomization["configMapGenerator"]
     assert generated["files"] == ["worker.toml"]
     (image,) = kustomization["images"]
@@ -517,13 +522,89 @@ def test_workers_have_time_to_stop():
     assert all(int(service["stop_grace_period"].rstrip("s")) > _PATIENCE for service in WORKERS.values())
 
 
+# The page
+
+PAGE_PORT = 8360
+
+
+def options_of(command):
+    """Flags of the page with their values; it has none without."""
+    return dict(zip(command[1::2], command[2::2], strict=True))
+
+
+def test_the_page_of_compose_is_local_read_only_and_asks_who_it_is():
+    (page,) = PAGES.values()
+    options = options_of(page["command"])
+    assert options["--from"] == compose_settings("worker-1").broker
+    assert options["--model"] == str(compose_settings("worker-1").model)
+    assert page["ports"] == [f"127.0.0.1:{PAGE_PORT}:{PAGE_PORT}"]
+    # Without people's names it would not start beyond loopback; so it is not there unless asked for.
+    assert page["profiles"] == ["page"]
+    (secret,) = page["secrets"]
+    assert options["--users"] == f"/run/secrets/{secret}"
+    file = DEPLOY / COMPOSE["secrets"][secret]["file"]
+    assert (file.parent / "users.example.toml").is_file()
+    assert f"/{file.relative_to(ROOT)}" in (ROOT / ".gitignore").read_text(encoding="utf-8").split()
+    assert page["read_only"] is True
+    writable = {volume.split(":")[1] for volume in page["volumes"] if not volume.endswith(":ro")} | {*page["tmpfs"]}
+    assert writable == {str(Path(options["--state"]).parent), IMAGE_ENV["NUMBA_CACHE_DIR"], "/tmp"}
+    assert f":{PAGE_PORT}/healthz'" in page["healthcheck"]["test"][-1]
+    assert page["cap_drop"] == ["ALL"]
+
+
+def test_the_page_of_kubernetes_is_a_worker_that_may_write_its_file():
+    (container,) = PAGE["containers"]
+    options = options_of(container["args"])
+    settings = WorkerSettings.load(file=K8S / "worker.toml", environment=worker_environment(IMAGE_ENV))
+    assert (options["--from"], options["--model"]) == (settings.broker, str(settings.model))
+    assert MANIFESTS["page.yaml"]["spec"]["replicas"] == 1
+    assert MANIFESTS["page.yaml"]["spec"]["strategy"] == {"type": "Recreate"}  # one writer
+    for name in ("securityContext", "automountServiceAccountToken", "enableServiceLinks", "initContainers"):
+        assert PAGE[name] == POD[name], name
+    for name in ("image", "env", "securityContext"):
+        assert container[name] == CONTAINER[name], name
+    assert {"requests", "limits"} == set(container["resources"])
+    mounts = {mount["mountPath"]: mount for mount in container["volumeMounts"]}
+    assert {mount["name"] for mount in mounts.values()} == {volume["name"] for volume in PAGE["volumes"]}
+    writable = {path for path, mount in mounts.items() if not mount.get("readOnly")}
+    assert writable == {str(Path(options["--state"]).parent), IMAGE_ENV["NUMBA_CACHE_DIR"], "/tmp"}
+    volumes = {volume["name"]: volume for volume in PAGE["volumes"]}
+    claim = MANIFESTS["page-claim.yaml"]
+    assert volumes["state"]["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
+    assert str(Path(options["--kafka-config"]).parent) in mounts
+    people, secret = Path(options["--users"]), MANIFESTS["page-users.example.yaml"]
+    assert mounts[str(people.parent)]["name"] == "users"
+    assert volumes["users"]["secret"] == {"secretName": secret["metadata"]["name"], "defaultMode": 0o440}
+    assert people.name in secret["stringData"]
+
+    labels = MANIFESTS["page.yaml"]["spec"]["template"]["metadata"]["labels"]
+    service = MANIFESTS["page-service.yaml"]["spec"]
+    assert labels == MANIFESTS["page.yaml"]["spec"]["selector"]["matchLabels"] == service["selector"]
+    (declared,), (served,) = container["ports"], service["ports"]
+    assert declared["containerPort"] == served["port"] == PAGE_PORT
+    probes = [container[f"{kind}Probe"]["httpGet"] for kind in ("startup", "liveness", "readiness")]
+    assert {(probe["path"], probe["port"]) for probe in probes} == {("/healthz", served["targetPort"])}
+    assert options["--host-name"] == MANIFESTS["page-service.yaml"]["metadata"]["name"]
+
+
+def test_nobody_can_log_in_with_the_examples():
+    """They are people as the page reads them, with hashes that no token has."""
+    text = (DEPLOY / "page/users.example.toml").read_text(encoding="utf-8")
+    people = tomllib.loads(text)
+    assert tomllib.loads(MANIFESTS["page-users.example.yaml"]["stringData"]["users.toml"]) == people
+    assert sorted(person["role"] for person in people.values()) == ["judge", "tune", "view"]
+    for person in people.values():
+        assert set(person) == {"token_sha256", "role"}
+        assert re.fullmatch("0{63}[0-9]", person["token_sha256"])
+
+
 # Between all of them
 
 
 def test_ports_and_paths_agree():
     settings = WorkerSettings.load(file=K8S / "worker.toml", environment=worker_environment(IMAGE_ENV))
     port = settings.web_port
-    assert only(FINAL, "EXPOSE") == str(port)
+    assert only(FINAL, "EXPOSE").split() == [str(port), str(PAGE_PORT)]
     assert f"'{port}'" in only(FINAL, "HEALTHCHECK")
     for name, service in WORKERS.items():
         assert [int(published.split(":")[2]) for published in service["ports"]] == [compose_settings(name).web_port]

@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 from stream_ccsd.cli.main import app
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("[!.]*/README.md"), *ROOT.glob(".github/*.md")})
+ROOMS = ("stream_ccsd", "replay", "replay/watch", "offline", "deploy")
+PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / room / "README.md" for room in ROOMS), *ROOT.glob(".github/*.md")})
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 README = TEXTS["README.md"]
 # Options in prose that are another program's: docker compose's.
@@ -69,7 +70,9 @@ def slug(heading: str) -> str:
 
 def test_the_pages_are_all_there():
     wanted = {"README.md", "CHANGELOG.md", ".github/CONTRIBUTING.md"}
-    assert wanted | {f"{room}/README.md" for room in ("stream_ccsd", "replay", "offline", "deploy")} == set(TEXTS)
+    assert wanted | {f"{room}/README.md" for room in ROOMS} == set(TEXTS)
+    found = {str(place.parent.relative_to(ROOT)) for place in ROOT.glob("[!.]*/**/README.md")}
+    assert found == set(ROOMS)
 
 
 def test_people_finish_the_first():

@@ -52,6 +52,7 @@ def engine(
     events: Annotated[int, typer.Option(help="About how many events to stream.", min=100)] = 60_000,
     library_sizes: Annotated[str, typer.Option(help="Library sizes, comma-separated.")] = "15000,100000,1000000",
     accounts: Annotated[str, typer.Option(help="Numbers of accounts, comma-separated.")] = "10000,100000,1000000",
+    merchants: Annotated[str, typer.Option(help="Numbers of merchants, comma-separated.")] = "1000,100000,1000000",
     json_target: JsonOption = None,
 ) -> None:
     """The streaming engine: events per second, latency, memory; against plain numpy and river's HalfSpaceTrees.
@@ -61,9 +62,10 @@ def engine(
     from offline.bench.engine import measure_engine
 
     sizes, numbers = _numbers(library_sizes, "--library-sizes"), _numbers(accounts, "--accounts")
+    shops = _numbers(merchants, "--merchants")
     check_target(json_target)
     with progress_bar() as start:
-        result = measure_engine(data, events, sizes, numbers, start("bench engine"))
+        result = measure_engine(data, events, sizes, numbers, shops, start("bench engine"))
     emit(result, json_target, _show_engine)
 
 
@@ -103,6 +105,90 @@ def kafka(
     with progress_bar() as start:
         result = measure_kafka(broker, transactions, seconds, start("bench kafka"))
     emit(result, json_target, _show_kafka)
+
+
+@app.command()
+def sizing(
+    broker: Annotated[
+        str | None,
+        typer.Option(metavar="URL", help="kafka://host:port; by default one is started (Java 17 and Maven)."),
+    ] = None,
+    accounts: Annotated[int, typer.Option(help="Of the worker that is measured.", min=20)] = 4000,
+    days: Annotated[int, typer.Option(help="Of their histories; full after half a year.", min=60)] = 220,
+    json_target: JsonOption = None,
+) -> None:
+    """What a cluster needs: costs of one Kafka worker, measured, and multiplied out for rates and accounts.
+
+    The worker's accounts have full histories. What was measured, what was assumed and what was multiplied out are told
+    apart, also in the JSON. It takes some minutes.
+    """
+    from offline.bench.peers import peer
+
+    peer("faust")
+    peer("confluent_kafka")
+    from offline.bench.sizing import measure_sizing
+
+    check_target(json_target)
+    with progress_bar() as start:
+        result = measure_sizing(broker, accounts, days, start("bench sizing"))
+    emit(result, json_target, _show_sizing)
+
+
+@app.command()
+def page(
+    transactions: Annotated[int, typer.Option(help="In the state file that is looked at.", min=1000)] = 1_000_000,
+    alerts: Annotated[int, typer.Option(help="Alerts in it, about.", min=10)] = 20_000,
+    requests: Annotated[int, typer.Option(help="Of each view.", min=5)] = 60,
+    customers: Annotated[int, typer.Option(help="Of the stream that is replayed, 60 days long.", min=20)] = 1500,
+    runs: Annotated[int, typer.Option(help="Replays, each with and without a page.", min=1)] = 3,
+    json_target: JsonOption = None,
+) -> None:
+    """The live page: milliseconds of each view over a large state file, and what it costs a replay to be watched."""
+    from offline.bench.page import measure_page
+
+    check_target(json_target)
+    with progress_bar() as start:
+        result = measure_page(transactions, alerts, requests, customers, runs, start("bench page"))
+    emit(result, json_target, _show_page)
+
+
+def _show_page(console: Console, result: dict[str, Any]) -> None:
+    title = f"{result['transactions']:,} transactions, {result['alerts']:,} alerts in the state file"
+    table = plain_table(title, ["view"], ["p50 ms", "p95 ms"])
+    for row in result["views"]:
+        table.add_row(row["view"], f"{row['p50_ms']:.0f}", f"{row['p95_ms']:.0f}")
+    console.print(table)
+    rates = result["replay_events_per_s"]
+    console.print(
+        f"a page that follows costs a replay {result['replay_slowdown']:.1%} of its speed "
+        f"({', '.join(f'{rate:,.0f}' for rate in rates['alone'])} records/s alone, "
+        f"{', '.join(f'{rate:,.0f}' for rate in rates['watched'])} watched)"
+    )
+
+
+def _show_sizing(console: Console, result: dict[str, Any]) -> None:
+    measured, assumed = result["measured"], result["assumed"]
+    said = {name: f"{value:,.0f}" for name, value in measured.items()}
+    console.print(
+        f"measured, one worker, {said['accounts']} accounts, {said['transactions']} transactions "
+        f"({measured['states_per_transaction']:.2f} states each): {said['cpu_us_per_transaction']} us of a core a "
+        f"transaction, {said['worker_mb']} MB; an account takes {said['store_bytes_per_account']} bytes in RocksDB and "
+        f"{said['state_bytes_per_account']} in the changelog; a transaction is {said['transaction_bytes']} bytes, its "
+        f"score {said['score_bytes']}, alerts {said['alert_bytes_per_transaction']}"
+    )
+    console.print(
+        f"assumed: cores {assumed['busy']:.0%} busy, {assumed['partitions_a_worker']} partitions a worker and at least "
+        f"{assumed['fewest_partitions']}, {assumed['cache_mb_a_partition']:.0f} MB of RocksDB's caches a partition, "
+        f"{assumed['uncompacted_hours']:.0f} hours of the changelog not compacted yet"
+    )
+    numbers = ["tx/s", "accounts", "cores", "partitions", "memory", "stores", "changelog", "topics/day"]
+    title = "multiplied out: a core a worker; memory and disks in GB, brokers' for one replica"
+    table = plain_table(title, numbers=numbers)
+    for row in result["multiplied"]:
+        sizes = (f"{row[name]:,.0f}" for name in ("store_gb", "changelog_gb", "topics_gb_a_day"))
+        counts = (f"{row[name]:,}" for name in ("rate", "accounts", "cores", "partitions"))
+        table.add_row(*counts, f"{row['memory_gb']:,.1f}", *sizes)
+    console.print(table)
 
 
 def _show_kafka(console: Console, result: dict[str, Any]) -> None:
@@ -157,19 +243,22 @@ def _show_engine(console: Console, result: dict[str, Any]) -> None:
         ["events/s", "against the engine"],
     )
     ours = result["events_per_s"]
-    rows = (
+    rows: tuple[tuple[str, float], ...] = (
         ("engine, one at a time", ours),
         ("engine, batches of 1,000", result["batch_events_per_s"]),
         ("engine without the divergence score", result["without_divergence_events_per_s"]),
         ("plain numpy, divergence score only", result["naive_events_per_s"]),
         ("river HalfSpaceTrees", result["hst_events_per_s"]),
     )
+    many = result["many_merchants"]
+    rows += ((f"engine, batches, {many['merchants']:,} merchants ({many['data']})", many["batch_events_per_s"]),)
     for name, rate in rows:
         table.add_row(name, f"{rate:,.0f}", f"{rate / ours:.3g}x")
     console.print(table)
     console.print(
         f"latency p50 {result['p50_us']:.0f} us, p99 {result['p99_us']:.0f} us; first score after "
-        f"{result['first_score_cold_s']:.1f} s cold, {result['first_score_warm_s']:.1f} s warm; "
+        f"{result['first_score_cold_s']:.1f} s cold, {result['first_score_warm_s']:.1f} s warm, "
+        f"{result['first_score_shipped_s']:.1f} s from a wheel with its cache; "
         f"{result['bytes_per_account']:.0f} bytes an account (at most {result['largest_account_bytes']})"
     )
     for row in result["library"]:
@@ -179,6 +268,8 @@ def _show_engine(console: Console, result: dict[str, Any]) -> None:
         )
     for row in result["accounts"]:
         console.print(f"{row['accounts']:,} accounts: {row['rss_mb']:,.0f} MB, {row['events_per_s']:,.0f} events/s")
+    for row in result["merchants"]:
+        console.print(f"library with {row['merchants']:,} merchants: {row['us_per_query']:.0f} us a query, exact")
 
 
 def _show_pairwise(console: Console, result: dict[str, Any]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import typer
@@ -19,6 +19,7 @@ STYLES = ("table", "json", "csv", "parquet")
 
 # What a spreadsheet takes for the beginning of a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_LINE_END = "\r\n"
 
 
 def check_style(style: str, out: Path | None) -> None:
@@ -39,19 +40,22 @@ def export(
     ``kinds`` names the columns that are no texts: those of ``int64``, ``float64`` and ``bool_``.
     """
     if out is None:
-        typer.echo(_text(rows, style, columns), nl=False)
+        typer.echo(text_of(rows, style, columns), nl=False)
     else:
-        write_whole(out, _parquet(rows, columns, kinds) if style == "parquet" else _text(rows, style, columns))
+        write_whole(out, _parquet(rows, columns, kinds) if style == "parquet" else text_of(rows, style, columns))
 
 
-def _text(rows: Rows, style: str, columns: Sequence[str]) -> str:
+def text_of(rows: Rows, style: str, columns: Sequence[str]) -> str:
+    """Rows as a text: a line of JSON each, CSV, or a table with its columns apart by tabs."""
     if style == "json":
         return "".join(json.dumps(row) + "\n" for row in rows)
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, delimiter="\t" if style == "table" else ",", lineterminator="\n")
-    writer.writerow(columns)
+    lines: list[str] = []
+    # A line ends with both characters for the writer, which quotes texts with either: one alone begins a new row, too.
+    sink = SimpleNamespace(write=lines.append)
+    writer = csv.writer(sink, delimiter="\t" if style == "table" else ",", lineterminator=_LINE_END)
+    writer.writerow([*map(_defused, columns)])
     writer.writerows([_defused(row[name]) for name in columns] for row in rows)
-    return buffer.getvalue()
+    return "".join(line.removesuffix(_LINE_END) + "\n" for line in lines)
 
 
 def _defused(value: Any) -> Any:

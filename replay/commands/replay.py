@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from replay.commands.kafka import KafkaConfigOption, send
 from replay.commands.learning import (
@@ -31,15 +29,13 @@ from replay.commands.options import (
     file_calendar,
     stream_time,
 )
-from replay.commands.summary import show_alert, show_drift, show_fit, show_summary
+from replay.commands.summary import FIRST_ALERTS, alert_printer, progress_of, show_drift, show_fit, show_summary
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.command import given_flags, with_options
 from stream_ccsd.cli.options import ColumnsOption, FieldOption, columns_schema, declared_fields
 from stream_ccsd.cli.output import Advance, JsonOption, check_target, emit, make_console, progress_bar
 from stream_ccsd.cli.signals import DEAD_LETTERS, STOPPED, stoppable
 from stream_ccsd.errors import StreamCcsdError
-
-_SHOWN = 5
 
 
 @dataclass(frozen=True)
@@ -116,7 +112,7 @@ class ReplayOptions:
     no_drift: Annotated[
         bool, typer.Option("--no-drift", help="Do not look for changes of the stream: prices, rates, merchants.")
     ] = False
-    every: Annotated[bool, typer.Option("--all", help=f"Print every alert, not only the first {_SHOWN}.")] = False
+    every: Annotated[bool, typer.Option("--all", help=f"Print every alert, not only the first {FIRST_ALERTS}.")] = False
     json_target: JsonOption = None
 
 
@@ -163,15 +159,16 @@ def replay(options: ReplayOptions) -> None:
             None if begun.challenger is None else _challenger(options, begun, begun.challenger),
             not options.no_drift,
             learning,
+            begun.place,
         )
         show = begin("replaying")
         with stoppable() as stop:
             result = session.run(
                 pace=pace,
                 stop=stop,
-                on_alert=_printer(console, options.every, begun.model.calendar),
+                on_alert=alert_printer(console, options.every, begun.model.calendar),
                 on_drift=lambda event: show_drift(console, event, begun.model.calendar),
-                progress=_progress(show, begun.source),
+                progress=progress_of(show, begun.source),
             )
     emit(result | {"fit": begun.fit, "refused_verdicts": refused}, options.json_target, show_summary)
     if not result["complete"]:
@@ -214,6 +211,7 @@ class _Begun:
     states: dict[str, bytes]
     fit: dict[str, Any] | None = None
     challenger: Any = None
+    place: Path | None = None  # of the model
 
 
 def _begun(options: ReplayOptions, progress: Advance) -> _Begun:
@@ -226,11 +224,26 @@ def _begun(options: ReplayOptions, progress: Advance) -> _Begun:
         from replay.simulated import simulated_replay
 
         town = options.customers, options.days, options.seed
-        return _Begun(*simulated_replay(*town, _settings(options), progress), {}, challenger=challenger)
+        model, source = simulated_replay(*town, _settings(options), progress)
+        return _Begun(model, source, {}, challenger=challenger, place=_saved(options, model))
     if options.model is None:
         return _fitted(options.data, options, progress, challenger)
     model = load_model(options.model)
-    return _Begun(model, _file(options.data, options, model, challenger=challenger), {}, challenger=challenger)
+    source = _file(options.data, options, model, challenger=challenger)
+    return _Begun(model, source, {}, challenger=challenger, place=options.model)
+
+
+def _saved(options: ReplayOptions, model: Any) -> Path | None:
+    """Beside the state, for whoever looks at it: a page draws the laws behind an alert."""
+    from replay.database import check_free
+    from replay.state import model_beside
+
+    if options.state is None:
+        return None
+    if not options.resume:
+        check_free(options.state)
+        model.save(model_beside(options.state))
+    return model_beside(options.state)
 
 
 def _challenger(options: ReplayOptions, begun: _Begun, model: Any) -> Any:
@@ -304,7 +317,8 @@ def _fitted(data: Path, options: ReplayOptions, progress: Advance, challenger: A
         "model": None if options.state is None else str(model_beside(options.state)),
     }
     source = _file(data, options, model, model.facts["fitted_until"], challenger)
-    return _Begun(model, source, states, facts, challenger)
+    place = None if options.state is None else model_beside(options.state)
+    return _Begun(model, source, states, facts, challenger, place)
 
 
 def _file(
@@ -377,30 +391,3 @@ def _account_names(text: str | None) -> frozenset[str] | None:
     else:
         names = text.split(",")
     return frozenset(name.strip() for name in names if name.strip())
-
-
-def _printer(console: Console, every: bool, calendar: Calendar) -> Callable[[Any], None]:
-    shown = 0
-
-    def show(alert: Any) -> None:
-        nonlocal shown
-        shown += 1
-        if every or shown <= _SHOWN:
-            show_alert(console, alert, calendar)
-        elif shown == _SHOWN + 1:
-            console.print("further alerts are counted, not printed (--all prints them)")
-
-    return show
-
-
-def _progress(show: Advance, source: Any) -> Callable[[Any, Any], None]:
-    alerts = 0
-
-    def progress(clock: Any, harvest: Any) -> None:
-        nonlocal alerts
-        alerts += len(harvest.alerts)
-        rate = clock.events / clock.seconds if clock.seconds else 0.0
-        note = f"{clock.events:,} records, {rate:,.0f}/s, {alerts:,} alerts"
-        show(round(1000 * source.share()), 1000, note)
-
-    return progress

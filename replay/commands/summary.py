@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from rich.console import Console
@@ -10,9 +11,11 @@ from rich.padding import Padding
 
 from replay.words import lesson_words, per_thousand, why_words
 from stream_ccsd.calendar import Calendar
-from stream_ccsd.cli.output import plain_table
+from stream_ccsd.cli.output import Advance, plain_table
 
 _SHOWN = 3
+FIRST_ALERTS = 5
+"""Alerts that are printed unless all are asked for."""
 
 
 def show_fit(console: Console, fit: dict[str, Any]) -> None:
@@ -140,3 +143,32 @@ def _why(counts: dict[str, int], most: int = _SHOWN) -> str:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
+
+
+def alert_printer(console: Console, every: bool, calendar: Calendar) -> Callable[[Any], None]:
+    """Prints alerts as they come: the first few, or every one."""
+    shown = 0
+
+    def show(alert: Any) -> None:
+        nonlocal shown
+        shown += 1
+        if every or shown <= FIRST_ALERTS:
+            show_alert(console, alert, calendar)
+        elif shown == FIRST_ALERTS + 1:
+            console.print("further alerts are counted, not printed (--all prints them)")
+
+    return show
+
+
+def progress_of(show: Advance, source: Any) -> Callable[[Any, Any], None]:
+    """Tells a progress bar how far a replay is."""
+    alerts = 0
+
+    def progress(clock: Any, harvest: Any) -> None:
+        nonlocal alerts
+        alerts += len(harvest.alerts)
+        rate = clock.events / clock.seconds if clock.seconds else 0.0
+        note = f"{clock.events:,} records, {rate:,.0f}/s, {alerts:,} alerts"
+        show(round(1000 * source.share()), 1000, note)
+
+    return progress

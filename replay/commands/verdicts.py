@@ -307,10 +307,11 @@ def verdicts(options: VerdictsOptions, json_target: JsonOption = None) -> None:
         calendar = Calendar.from_dict(state.facts["calendar"])
         book = open_beside(options.state)
         found: Rows = []
-        last = None
+        last, recorded = None, 0
         if book is not None:
             with book:
                 last = book.check() if options.check else None
+                recorded = sum(1 for _ in book.entries()) if options.check else 0
                 found = judged(book, state.records, calendar, **chosen)
     result = {
         "book": str(book_beside(options.state)),
@@ -320,7 +321,11 @@ def verdicts(options: VerdictsOptions, json_target: JsonOption = None) -> None:
         "transactions": found,
     }
     if options.check:
-        result["chain"] = {"verdicts": last.sequence if last else 0, "hash": last.hash if last else None}
+        result["chain"] = {
+            "verdicts": recorded,
+            "lines": last.sequence if last else 0,
+            "hash": last.hash if last else None,
+        }
     if options.style == "table" and options.out is None:
         emit(result, json_target, lambda console, shown: _show_judged(console, shown, calendar))
         return

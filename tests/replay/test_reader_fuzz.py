@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from replay.session import export
+from replay.recording import export
 from replay.source import START, FileSource, Item, SortedSource, Wanted
 from replay.state import StateFile
 from stream_ccsd.errors import StreamCcsdError

@@ -13,8 +13,9 @@ import pytest
 from replay import database
 from replay.database import DamageError
 from replay.outputs import OutputFiles
+from replay.recording import export
 from replay.run import replay_stream
-from replay.session import Session, export
+from replay.session import Session
 from replay.source import FileSource, ListSource, SortedSource
 from replay.state import StateFile
 from stream_ccsd.calendar import Calendar

@@ -281,7 +281,7 @@ def test_a_file_of_the_format_before_is_refused(tmp_path):
     StateFile.create(path, FACTS).close()
     with closing(sqlite3.connect(path)) as old, old:
         old.execute("PRAGMA user_version = 2")
-    with pytest.raises(StreamCcsdError, match=r"another version \(format 2, expected 4\)"):
+    with pytest.raises(StreamCcsdError, match=r"another version \(format 2, expected 5\)"):
         StateFile.open(path)
 
 
@@ -316,3 +316,23 @@ def test_scores_that_start_late_are_recorded(model, stream, tmp_path):
         Session(source, late, tmp_path / str(state is None), state).run(batch=40)
     a, b = (pq.read_table(tmp_path / name / "scores.parquet") for name in ("True", "False"))
     assert repr(a.to_pylist()) == repr(b.to_pylist())
+
+
+def test_a_large_batch_is_stored_in_parts_and_read_as_one(tmp_path):
+    """An account's history leads from part to part, within a batch as from one batch to the next."""
+    accounts, path = ["ab"[i % 7 == 0] for i in range(4500)], tmp_path / "s.db"
+    with closing(StateFile.create(path, FACTS)) as file:
+        for number in range(2):
+            positions = list(range(5000 * number + 1, 5000 * number + 4501))
+            scores = scores_at(positions, account=accounts, position=positions)
+            file.record(Harvest(Place(5000 * (number + 1)), scores, [], []))
+    with closing(StateFile.open(path, read_only=True)) as file:
+        batches = list(file.records.score_batches())
+        assert [batch.num_rows for batch in batches] == [2000, 2000, 500] * 2
+        stored = [position for batch in batches for position in batch.column("position").to_pylist()]
+        assert stored == [*range(1, 4501), *range(5001, 9501)]
+        for name in "ab":
+            own = [p for p in stored if accounts[(p - 1) % 5000] == name]
+            assert [r["position"] for r in file.records.scores_of(name)] == own
+            assert file.records.account(name).transactions == len(own)
+            assert [r["position"] for r in file.records.scores_of(name, limit=1500)] == own[-1500:]

@@ -25,7 +25,7 @@ from replay.session import Session
 from replay.source import FileSource, ListSource
 from replay.state import StateFile
 from replay.verdict_files import read_verdicts
-from replay.verdicts import BOOK, VerdictBook, book_beside, open_beside
+from replay.verdicts import BOOK, Entry, VerdictBook, book_beside, open_beside
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.main import app
 from stream_ccsd.errors import StreamCcsdError
@@ -70,7 +70,7 @@ def test_what_is_recorded_can_be_read_again(book, path):
         assert [*reader.history(account="C1")] == [("C1", "x7"), ("C1", "t1")]
         assert [*reader.history(transaction="t2")] == [("C2", "t2")]
         assert reader.history("C2", "x7") == {}
-        assert reader.check() == [*reader.entries()][-1]
+        assert Entry.of(reader.check()) == [*reader.entries()][-1]
     for entry in added:
         shape = {name: value for name, value in entry.to_dict().items() if name not in ("sequence", "recorded")}
         jsonschema.validate(shape, json_schemas()["verdict"])
@@ -106,12 +106,12 @@ def test_sqlite_itself_refuses_to_change_or_delete(book, path):
     book.append([ANN, BOB])
     with closing(sqlite3.connect(path)) as other:
         for statement in (
-            "UPDATE verdicts SET verdict = 'normal' WHERE sequence = 1",
-            "DELETE FROM verdicts",
-            "INSERT OR REPLACE INTO verdicts SELECT 1, recorded, transaction_id, account, 'normal', who, time, why, "
-            "source, hash FROM verdicts WHERE sequence = 1",
-            "INSERT INTO verdicts SELECT 9, recorded, transaction_id, account, 'normal', who, time, why, source, hash "
-            "FROM verdicts WHERE sequence = 1",
+            "UPDATE lines SET body = '{}' WHERE sequence = 1",
+            "DELETE FROM lines",
+            "INSERT OR REPLACE INTO lines SELECT 1, recorded, kind, who, account, transaction_id, time, '{}', hash "
+            "FROM lines WHERE sequence = 1",
+            "INSERT INTO lines SELECT 9, recorded, kind, who, account, transaction_id, time, body, hash FROM lines "
+            "WHERE sequence = 1",
         ):
             with pytest.raises(sqlite3.IntegrityError, match=r"never|behind"):
                 other.execute(statement)
@@ -135,19 +135,19 @@ def tampered(path, *statements):
 @pytest.mark.parametrize(
     "change",
     [
-        "UPDATE verdicts SET verdict = 'normal' WHERE sequence = 3",
-        "UPDATE verdicts SET who = 'eve' WHERE sequence = 1",
-        "UPDATE verdicts SET time = time + 1 WHERE sequence = 5",
-        "UPDATE verdicts SET time = 'soon' WHERE sequence = 5",
-        "UPDATE verdicts SET why = x'ff' WHERE sequence = 2",
-        "UPDATE verdicts SET recorded = 0 WHERE sequence = 4",
-        "UPDATE verdicts SET hash = x'00' WHERE sequence = 5",
-        "UPDATE verdicts SET hash = 'text' WHERE sequence = 2",
-        "DELETE FROM verdicts WHERE sequence = 1",
-        "DELETE FROM verdicts WHERE sequence = 3",
-        "UPDATE verdicts SET sequence = 6 WHERE sequence = 5",
-        "INSERT INTO verdicts SELECT 6, recorded, transaction_id, account, verdict, who, time, why, source, hash "
-        "FROM verdicts WHERE sequence = 5",
+        "UPDATE lines SET body = '{}' WHERE sequence = 3",
+        "UPDATE lines SET who = 'eve' WHERE sequence = 1",
+        "UPDATE lines SET time = time + 1 WHERE sequence = 5",
+        "UPDATE lines SET time = 'soon' WHERE sequence = 5",
+        "UPDATE lines SET body = x'ff' WHERE sequence = 2",
+        "UPDATE lines SET recorded = 0 WHERE sequence = 4",
+        "UPDATE lines SET hash = x'00' WHERE sequence = 5",
+        "UPDATE lines SET hash = 'text' WHERE sequence = 2",
+        "DELETE FROM lines WHERE sequence = 1",
+        "DELETE FROM lines WHERE sequence = 3",
+        "UPDATE lines SET sequence = 6 WHERE sequence = 5",
+        "INSERT INTO lines SELECT 6, recorded, kind, who, account, transaction_id, time, body, hash FROM lines "
+        "WHERE sequence = 5",
     ],
 )
 def test_tampering_is_found(book, path, change):
@@ -156,7 +156,7 @@ def test_tampering_is_found(book, path, change):
     book.close()
     tampered(path, change)
     with VerdictBook.open(path) as again:
-        with pytest.raises(StreamCcsdError, match=r"verdict \d is not what was recorded.*move it away"):
+        with pytest.raises(StreamCcsdError, match=r"line \d is not what was recorded.*move it away"):
             again.check()
         with pytest.raises(StreamCcsdError, match="is not what was recorded"):
             [*again.entries()]
@@ -166,7 +166,7 @@ def test_a_book_without_its_guards_is_refused(book, path):
     book.append([ANN])
     book.close()
     with closing(sqlite3.connect(path)) as other:
-        other.execute("DROP TRIGGER verdicts_are_not_deleted")
+        other.execute("DROP TRIGGER lines_are_not_deleted")
     with pytest.raises(StreamCcsdError, match="its tables are not those of a book of verdicts"):
         VerdictBook.open(path)
 
@@ -175,7 +175,7 @@ def test_what_is_no_book(tmp_path):
     with pytest.raises(StreamCcsdError, match="there is no book of verdicts"):
         VerdictBook.open(tmp_path / "none")
     (tmp_path / "text").write_text("hello " * 1000)
-    with pytest.raises(StreamCcsdError, match="not a database"):
+    with pytest.raises(StreamCcsdError, match="is not a book of verdicts"):
         VerdictBook.open(tmp_path / "text")
     with closing(sqlite3.connect(tmp_path / "other")) as other:
         other.execute("CREATE TABLE a (b)")
@@ -516,7 +516,7 @@ def test_mistakes_are_explained_and_leave_nothing(state):
     for arguments in (["--source", "rumour"], ["--at", "soon"]):
         run("verdict", "--state", state, "fraud", "--transaction", "b", "--account", "a", *arguments, code=2)
     assert not book_beside(state).exists()
-    assert as_json("verdicts", "--state", state, "--check")["chain"] == {"verdicts": 0, "hash": None}
+    assert as_json("verdicts", "--state", state, "--check")["chain"] == {"verdicts": 0, "lines": 0, "hash": None}
     assert "no verdict was recorded yet" in run("verdicts", "--state", state, "--check").output
     assert "there is no state file" in error("verdicts", "--state", state.parent / "none.db")
     assert "--json is a format" in error("verdicts", "--state", state, "--format", "csv", "--json", "-")
@@ -562,9 +562,9 @@ def test_the_chain_is_checked_on_request(state, alerts):
     run("verdict", "--state", state, "--alert", alerts[1]["id"], "fraud")
     chain = as_json("verdicts", "--state", state, "--check")["chain"]
     with open_beside(state) as book:
-        assert chain == {"verdicts": 2, "hash": book.check().hash}
+        assert chain == {"verdicts": 2, "lines": 2, "hash": book.check().hash}
     shown = run("verdicts", "--state", state, "--check").output
     assert f"the chain of 2 verdicts is whole; its last hash is {chain['hash']}" in shown.replace("\n", " ")
-    tampered(book_beside(state), "UPDATE verdicts SET verdict = 'normal' WHERE sequence = 2")
-    assert "verdict 2 is not what was recorded" in error("verdicts", "--state", state, "--check")
-    assert "verdict 2 is not what was recorded" in error("alerts", "--state", state)
+    tampered(book_beside(state), "UPDATE lines SET body = '{}' WHERE sequence = 2")
+    assert "line 2 is not what was recorded" in error("verdicts", "--state", state, "--check")
+    assert "line 2 is not what was recorded" in error("alerts", "--state", state)

@@ -1,0 +1,133 @@
+"""What happens between the batches of a replay: lessons, budgets that people set, and a look at changes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from replay.budget_changes import BudgetChanges
+from replay.harvest import Harvest
+from replay.lessons import Lessons
+from replay.recording import Recording
+from replay.run import BeforeEach, Clock
+from stream_ccsd.engine import Engine
+from stream_ccsd.lessons.drift import DriftEvent, Watch
+from stream_ccsd.lessons.learner import listening
+from stream_ccsd.transaction import Transaction
+from stream_ccsd.writing import write_whole
+
+if TYPE_CHECKING:
+    from replay.session import Session
+
+
+@dataclass(frozen=True)
+class Teaching:
+    """Lessons between the batches of a replay: before each transaction, it is asked whether one is held."""
+
+    lessons: Lessons
+    recording: Recording
+    seconds: list[float] = field(default_factory=lambda: [0.0])
+
+    @classmethod
+    def of(cls, session: Session, recording: Recording) -> Teaching | None:
+        """Lessons of this replay, if there are any; of a resumed one, as far as they were held."""
+        if session.learning is None:
+            return None
+        lessons = Lessons(session.learning, session.model, session.models, session.state)
+        lessons.recall(recording.recorded())
+        recording.use(lessons.model)
+        return cls(lessons, recording)
+
+    def __call__(self, transaction: Transaction, flush: Callable[[], None]) -> Engine | None:
+        """Another engine, if a lesson comes before this transaction."""
+        held = False
+        while (moment := self.lessons.due(transaction)) is not None:
+            flush()
+            begun = time.perf_counter()
+            self.recording.use(self.lessons.hold(moment))
+            self.seconds[0] += time.perf_counter() - begun
+            held = True
+        return self.recording.engine if held else None
+
+    def see(self, harvest: Harvest) -> None:
+        """What was recorded."""
+        begun = time.perf_counter()
+        self.lessons.see(harvest.scores)
+        self.seconds[0] += time.perf_counter() - begun
+
+    def summary(self, clock: Clock) -> dict[str, Any]:
+        """What came of lessons, and what they cost."""
+        share = self.seconds[0] / clock.seconds if clock.seconds else None
+        return {**self.lessons.summary(), "seconds": self.seconds[0], "share_of_time": share}
+
+
+@dataclass
+class Budget:
+    """A budget that somebody set holds from the next transaction on."""
+
+    recording: Recording
+    changes: BudgetChanges
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        self.look()  # set before this process began
+        if self.threshold is not None:
+            self.recording.retune(self.threshold)
+            self.threshold = None
+
+    def look(self, harvest: Harvest | None = None) -> None:
+        """Whether one was set meanwhile: after each batch that was recorded."""
+        found = self.changes.newest()
+        self.threshold = self.threshold if found is None else found
+
+    def __call__(self, transaction: Transaction, flush: Callable[[], None]) -> Engine | None:
+        """Another engine, if one was."""
+        if self.threshold is None:
+            return None
+        threshold, self.threshold = self.threshold, None
+        flush()
+        self.recording.retune(threshold)
+        return self.recording.engine
+
+
+def both(lessons: Teaching | None, budget: Budget) -> BeforeEach:
+    """Whatever changes the engine between transactions; each change is made to the one that is used then."""
+    if lessons is None:
+        return budget
+
+    def before(transaction: Transaction, flush: Callable[[], None]) -> Engine | None:
+        taught = lessons(transaction, flush)
+        return budget(transaction, flush) or taught
+
+    return before
+
+
+class Drift:
+    """Watches what is recorded. What was recorded before a replay was resumed it sees again, and is where it was."""
+
+    def __init__(self, session: Session, recorded: Iterator[pa.RecordBatch]) -> None:
+        self._path = session.out / "drift.jsonl"
+        model = session.model if session.learning is None else listening(session.model)
+        self._watch = Watch(model) if session.drift else None
+        self.events: list[DriftEvent] = []
+        if self._watch is not None:
+            for scores in recorded:
+                self.see(scores)
+
+    def see(self, scores: pa.RecordBatch) -> list[DriftEvent]:
+        """What has changed, as of these scores."""
+        found = [] if self._watch is None else self._watch.see(scores)
+        self.events += found
+        return found
+
+    def write(self) -> list[dict[str, Any]]:
+        """``drift.jsonl``; returns what is in it."""
+        events = [event.to_dict() for event in self.events]
+        if self._watch is not None:
+            write_whole(self._path, "".join(json.dumps(event) + "\n" for event in events))
+        return events

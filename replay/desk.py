@@ -1,0 +1,322 @@
+"""A desk over the book: what its lines come to now, and what people may do.
+
+Whoever works on alerts claims an account for some minutes, so that two people never work on one; judges; sets the
+alert budget; and keeps alerts out of sight for a time. All of it is in the book, and nothing here is stored elsewhere:
+any number of desks, in any number of processes, may be open over one book. Whether something may be done is decided
+while nobody else can write.
+"""
+
+from __future__ import annotations
+
+import threading
+import time as clock
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from replay.book import Line, Said
+from replay.judging import judge
+from replay.verdicts import Entry, VerdictBook
+from stream_ccsd.alert.threshold import checked_threshold
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.stores import Record, RecordStore
+from stream_ccsd.verdict import MAX_WHY, Key, Standing, Verdict, standing
+
+What = Literal["merchant", "account", "reason"]
+WHATS: tuple[What, ...] = get_args(What)
+CLAIM_SECONDS = 600.0
+
+
+class TakenError(StreamCcsdError):
+    """Somebody else is working on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Person:
+    """Who acts; a seat is one of their browsers: two of them never work on one account either."""
+
+    who: str
+    seat: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Who works on an account until when (seconds since 1970)."""
+
+    account: str
+    person: Person
+    until: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suppression:
+    """Alerts that are kept out of the queue: those of a merchant, of an account, or with this weightiest reason.
+
+    ``start`` and ``end`` are times of the stream: what alerts are hidden never depends on when somebody looks.
+    """
+
+    sequence: int
+    recorded: float
+    who: str
+    what: What
+    value: str
+    why: str
+    start: float
+    end: float
+    lifted: dict[str, Any] | None = None
+
+    def hides(self, alert: Record) -> bool:
+        """Whether it keeps this alert out of sight."""
+        if self.lifted is not None or not self.start <= alert["time"] < self.end:
+            return False
+        value = best_term(alert) if self.what == "reason" else alert[self.what]
+        return bool(value == self.value)
+
+
+@dataclass
+class Standings:
+    """What a book comes to, line by line."""
+
+    said: dict[Key, list[Entry]] = field(default_factory=dict)
+    stands: dict[Key, Standing] = field(default_factory=dict)
+    claims: dict[str, Claim] = field(default_factory=dict)
+    suppressions: dict[int, Suppression] = field(default_factory=dict)
+    budgets: list[Line] = field(default_factory=list)
+    sequence: int = 0
+
+    def take(self, line: Line) -> None:
+        """The next line."""
+        said, self.sequence = line.said, line.sequence
+        if said.kind == "verdict":
+            entries = self.said.setdefault((said.account, said.transaction), [])
+            entries.append(Entry.of(line))
+            self.stands[said.account, said.transaction] = standing(entry.verdict for entry in entries)
+        elif said.kind == "claim":
+            person = Person(said.who, said.body["seat"])
+            self.claims[said.account] = Claim(said.account, person, said.body["until"])
+        elif said.kind == "release":
+            self.claims.pop(said.account, None)
+        elif said.kind == "budget":
+            self.budgets.append(line)
+        elif said.kind == "suppress":
+            self.suppressions[line.sequence] = Suppression(line.sequence, line.recorded, said.who, **said.body)
+        elif said.kind == "lift":
+            self._lift(line)
+
+    def _lift(self, line: Line) -> None:
+        number = line.said.body["suppression"]
+        known = self.suppressions.get(number)
+        if known is not None:
+            lifted = {"who": line.said.who, "recorded": line.recorded, "why": line.said.body["why"]}
+            values = {name: getattr(known, name) for name in known.__dataclass_fields__}
+            self.suppressions[number] = Suppression(**values | {"lifted": lifted})
+
+
+Send = Callable[[Sequence[Verdict]], None]
+
+
+class Desk:
+    """What people do with alerts. Threads may share one.
+
+    Whoever looks never waits for whoever writes: a verdict may be on its way to a broker meanwhile.
+    """
+
+    def __init__(
+        self, path: Path, *, claim_seconds: float = CLAIM_SECONDS, send: Send | None = None, now: Any = clock.time
+    ) -> None:
+        self._writer = VerdictBook.create(path)
+        self._reader = VerdictBook.open(path, read_only=True)
+        self._turn, self._lock = threading.Lock(), threading.RLock()  # to write, and to read
+        self._claim_seconds, self._send, self._now = claim_seconds, send, now
+        self._standings = Standings()
+        self.refresh()
+
+    def refresh(self) -> Standings:
+        """What the book comes to now. It is not changed by others while :meth:`reading`."""
+        with self._lock:
+            for line in self._reader.lines(after=self._standings.sequence):
+                self._standings.take(line)
+            return self._standings
+
+    @contextmanager
+    def reading(self) -> Iterator[Standings]:
+        """What the book comes to, for as long as it takes to look at it."""
+        with self._lock:
+            yield self.refresh()
+
+    def claim_on(self, account: str) -> Claim | None:
+        """Who works on an account now."""
+        claim = self._standings.claims.get(account)
+        return claim if claim is not None and claim.until > self._now() else None
+
+    def claim(self, account: str, person: Person) -> Claim:
+        """Work on an account for some minutes; who has it already has it for longer, also from another seat.
+
+        Raises
+        ------
+        TakenError
+            If somebody else has it.
+        """
+        with self._writing():
+            self._refuse_others(account, person)
+            return self._claim(account, person)
+
+    def _claim(self, account: str, person: Person) -> Claim:
+        until = self._now() + self._claim_seconds
+        self._writer.add([Said("claim", person.who, account, body={"until": until, "seat": person.seat})])
+        return Claim(account, person, until)
+
+    def take(self, accounts: Sequence[str], person: Person) -> str | None:
+        """Claim the first of these accounts that nobody else has; None if there is none.
+
+        What this person has already comes first: whoever asks twice by mistake holds one.
+        """
+        with self._writing():
+            free = [account for account in accounts if self._is_free(account, person)]
+            held = [account for account in free if self.claim_on(account) is not None]
+            chosen = next(iter(held or free), None)
+            if chosen is not None and not held:
+                self._claim(chosen, person)
+        return chosen
+
+    def release(self, account: str, person: Person) -> None:
+        """Leave an account to others, from whatever seat."""
+        with self._writing():
+            self._refuse_others(account, person)
+            self._end_claims([account], person)
+
+    def judge(
+        self,
+        alerts: Sequence[Record],
+        finding: str,
+        why: str,
+        person: Person,
+        records: RecordStore,
+        unfinished: Collection[str] = (),
+    ) -> list[Entry]:
+        """Say what was found of some alerts, all or none of them.
+
+        A claim on their accounts ends with that, but for accounts that are ``unfinished``: other alerts are open.
+
+        Raises
+        ------
+        TakenError
+            If somebody else is working on one of the accounts.
+        """
+        if not alerts:
+            raise StreamCcsdError("name at least one alert")
+        with self._writing():
+            accounts = dict.fromkeys(alert["account"] for alert in alerts)
+            for account in accounts:
+                self._refuse_taken(account, person)
+            added = []
+            for alert in alerts:
+                said = {name: alert[name] for name in ("account", "transaction")}
+                entry = judge(self._writer, records, said | {"verdict": finding, "who": person.who, "why": why})
+                added += [] if entry is None else [entry]
+            if self._send is not None:  # before anybody is told that it was recorded
+                self._send([entry.verdict for entry in added])
+            self._end_claims([account for account in accounts if account not in unfinished], person)
+        return added
+
+    def set_budget(self, threshold: float, before: float, person: Person, why: str) -> None:
+        """Alert from this score on; a replay that runs takes it up with its next batch."""
+        with self._writing():
+            body = {"from": before, "to": checked_threshold(threshold), "why": _reason(why)}
+            self._writer.add([Said("budget", person.who, body=body)])
+
+    def suppress(self, what: str, value: str, start: float, end: float, person: Person, why: str) -> None:
+        """Keep alerts out of the queue, from a time of the stream to another."""
+        if what not in WHATS:
+            raise StreamCcsdError(f"suppress a {', '.join(WHATS[:-1])} or {WHATS[-1]}, not {what!r}")
+        if not value.strip():
+            raise StreamCcsdError(f"say which {what}")
+        if not start < end:
+            raise StreamCcsdError("a suppression ends after it begins: say for how many days")
+        if not why.strip():
+            raise StreamCcsdError("say why: whoever finds the alerts missing will ask")
+        body = {"what": what, "value": value, "why": _reason(why), "start": start, "end": end}
+        with self._writing():
+            self._writer.add([Said("suppress", person.who, account=value if what == "account" else "", body=body)])
+
+    def lift(self, suppression: int, person: Person, why: str) -> None:
+        """End a suppression before its time; what it hid is in the queue again."""
+        with self._writing():
+            known = self._standings.suppressions.get(suppression)
+            if known is None or known.lifted is not None:
+                raise StreamCcsdError(f"there is no suppression {suppression} to lift")
+            self._writer.add([Said("lift", person.who, body={"suppression": suppression, "why": _reason(why)})])
+
+    def note_pin(self, version: str | None, before: str | None, person: Person, why: str) -> None:
+        """That somebody chose which model version is used."""
+        with self._writing():
+            self._writer.add([Said("pin", person.who, body={"from": before, "to": version, "why": _reason(why)})])
+
+    def newest(self, limit: int, before: int | None = None) -> list[Line]:
+        """Lines of the book, the newest first."""
+        with self._lock:
+            return self._reader.newest(limit, before)
+
+    def lines(self, after: int, limit: int) -> list[Line]:
+        """Lines behind a number, in order."""
+        with self._lock:
+            return [line for line, _ in zip(self._reader.lines(after), range(limit), strict=False)]
+
+    def check(self) -> Line | None:
+        """Verify the whole chain."""
+        with self._lock:
+            return self._reader.check()
+
+    def close(self) -> None:
+        """Close the book."""
+        with self._turn, self._lock:
+            self._writer.close()
+            self._reader.close()
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Nobody else writes meanwhile, here or in another process; what the book comes to is known."""
+        with self._turn:
+            with self._writer.writing():
+                self.refresh()
+                yield
+            self.refresh()
+
+    def _end_claims(self, accounts: Iterable[str], person: Person) -> None:
+        held = [account for account in accounts if self.claim_on(account) is not None]
+        self._writer.add(Said("release", person.who, account) for account in held)
+
+    def _is_free(self, account: str, person: Person) -> bool:
+        claim = self.claim_on(account)
+        return claim is None or claim.person == person
+
+    def _refuse_taken(self, account: str, person: Person) -> None:
+        self._refuse_others(account, person)
+        claim = self.claim_on(account)
+        if claim is not None and claim.person != person:
+            raise TakenError(f"you are working on {account} in another window: claim it here to go on with it")
+
+    def _refuse_others(self, account: str, person: Person) -> None:
+        claim = self.claim_on(account)
+        if claim is not None and claim.person.who != person.who:
+            until = clock.strftime("%H:%M", clock.localtime(claim.until))
+            raise TakenError(f"{claim.person.who} is working on {account} until {until}: take another one")
+
+
+def best_term(alert: Mapping[str, Any]) -> str:
+    """What the weightiest reason of an alert is about, as it is suppressed by."""
+    if "best_term" in alert:  # in short: it was found before
+        return str(alert["best_term"])
+    if alert["raised_by"] != "evidence":
+        return str(alert["raised_by"])
+    terms = (reason.get("term", "") for reason in alert["reasons"])
+    return next((term for term in terms if term), "evidence")
+
+
+def _reason(why: str) -> str:
+    text = " ".join(why.split())
+    if len(text) > MAX_WHY:
+        raise StreamCcsdError(f"a reason has at most {MAX_WHY} characters")
+    return text

@@ -1,0 +1,174 @@
+"""Where a replay is recorded: in memory and plain files, or in a state file that can be resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from replay.database import DamageError
+from replay.harvest import Harvest, alert_line
+from replay.outputs import OutputFiles
+from replay.source import START, Place
+from replay.state import StateFile
+from replay.store import SqliteRecords
+from replay.tally import Tally
+from stream_ccsd.alert.policy import build_policy
+from stream_ccsd.engine import Engine
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.library.model import Model
+from stream_ccsd.status import Status
+from stream_ccsd.stores import DeadLetterCount
+
+if TYPE_CHECKING:
+    from replay.session import Session
+
+
+class InMemory:
+    """States in memory, outputs written as they come."""
+
+    def __init__(self, session: Session) -> None:
+        self._states = dict(session.states)
+        self.notes: dict[str, Any] = {}
+        self.engine = Engine(session.model, self._states, session.threshold)
+        self.reached = START
+        self._tally = Tally(session.model.calendar, self.engine.threshold)
+        self._files = OutputFiles(session.out, session.model.version)
+
+    def use(self, model: Model) -> None:
+        """Go on with another model."""
+        self.engine = Engine(model, self._states, self.engine.threshold)
+
+    def retune(self, threshold: float) -> None:
+        """Alert by another threshold."""
+        self.engine = Engine(self.engine.model, self._states, threshold)
+
+    def recorded(self) -> Iterator[pa.RecordBatch]:
+        """Nothing: what is in memory ends with the process."""
+        return iter(())
+
+    def record(self, harvest: Harvest) -> None:
+        """A batch, whole or not at all."""
+        self._files.add(harvest)
+        self._tally.add_scores(harvest.scores)
+        self._tally.add_alerts(json.loads(alert_line(*alert)) for alert in harvest.alerts)
+        self._tally.add_dead_letters(DeadLetterCount(d.kind.value, d.field, 1) for d in harvest.dead_letters)
+        self.reached = harvest.reached
+
+    def finish(self) -> Tally:
+        """Write the output files; returns what is in them."""
+        self._files.close()
+        return self._tally
+
+    def abandon(self) -> None:
+        """Leave it as it is."""
+        self._files.close()
+
+
+class Durable:
+    """States and outputs in a state file; the output files are made of it when the replay stops."""
+
+    def __init__(self, session: Session) -> None:
+        assert session.state is not None
+        self._session = session
+        threshold = session.model.threshold if session.threshold is None else session.threshold
+        facts = {
+            "source": session.source.fingerprint(),
+            "model": session.model.version,
+            "threshold": threshold,
+            "policy": build_policy(session.model.settings, threshold)._asdict(),
+            "calendar": session.model.calendar.to_dict(),
+            "learning": None if session.learning is None else session.learning.to_dict(),
+        }
+        if session.resume:
+            self._file = self._resumed(session, facts)
+        else:
+            self._file = StateFile.create(session.state, facts, session.states)
+        self._begun = self._file.position
+        self.engine = Engine(session.model, self._file.states, threshold)
+
+    def _resumed(self, session: Session, facts: dict[str, Any]) -> StateFile:
+        assert session.state is not None
+        file = StateFile.open(session.state)
+        same = {name: file.facts.get(name) == value for name, value in facts.items()}
+        same["source"] = session.source.matches(file.facts["source"])
+        other = next((name for name, agrees in same.items() if not agrees), None)
+        if other is not None:
+            file.close()
+            detail = "" if other == "source" else f" ({file.facts.get(other)!r}, now {facts[other]!r})"
+            raise StreamCcsdError(
+                f"{session.state} was begun with another {other}{detail}: resume with the same file, options and "
+                "model, or start anew with another --state"
+            )
+        return file
+
+    def use(self, model: Model) -> None:
+        """Go on with another model."""
+        self.engine = Engine(model, self._file.states, self.engine.threshold)
+
+    def retune(self, threshold: float) -> None:
+        """Alert by another threshold."""
+        self.engine = Engine(self.engine.model, self._file.states, threshold)
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """How it goes, for whoever looks."""
+        return self._file.notes
+
+    def recorded(self) -> Iterator[pa.RecordBatch]:
+        """All scores that are in the file, in order."""
+        return self._file.records.score_batches()
+
+    def record(self, harvest: Harvest) -> None:
+        """A batch, whole or not at all."""
+        damaged = next((d for d in harvest.dead_letters if d.kind is Status.DAMAGED), None)
+        if damaged is not None:  # a good transaction must not become a dead letter because the file is damaged
+            raise DamageError(self._file.path, damaged.reason)
+        self._file.record(harvest)
+
+    @property
+    def reached(self) -> Place:
+        """How far the stream is recorded."""
+        return self._file.reached
+
+    def finish(self) -> Tally:
+        """Write the output files; returns what is in them."""
+        tally = Tally(self._session.model.calendar, self.engine.threshold)
+        try:
+            if self._file.position > self._begun or self._file.notes.get("finished"):
+                self._file.write_notes()  # else nothing happened, and a file that could not be resumed stays as it was
+            export(self._file.records, self._session.out, tally)
+            self._file.check_in_place()
+        finally:
+            self._file.close()
+        return tally
+
+    def abandon(self) -> None:
+        """Leave it as it is."""
+        self._file.close()
+
+
+Recording = InMemory | Durable
+
+
+def recording_of(session: Session) -> Recording:
+    """Where this replay is recorded."""
+    return Durable(session) if session.state is not None else InMemory(session)
+
+
+def export(records: SqliteRecords, out: Path, tally: Tally | None = None) -> None:
+    """The output files of a state, the same to the byte however often the replay was stopped."""
+    tally = tally or Tally()
+    with OutputFiles(out, records.facts["model"], live=False) as files:
+        for scores in records.score_batches():
+            files.add_scores(scores)
+            tally.add_scores(scores)
+        for line in records.alert_lines():
+            files.add_lines([line], [])
+            tally.add_alerts([json.loads(line)])
+        for line in records.dead_letter_lines():
+            files.add_lines([], [line])
+    tally.add_dead_letters(records.dead_letter_counts())

@@ -1,0 +1,114 @@
+"""Model: its versions, how right its alerts were week by week, what each field contributes, and its challenger."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from replay.watch.known import Known, Query
+from replay.watch.views.now import drift
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.stores import Record
+from stream_ccsd.verdict import Standing
+
+_VERSIONS = 20
+_WEEKS = 104
+
+
+def model(known: Known, query: Query) -> dict[str, Any]:
+    """The values of the page."""
+    with known.looking() as standings:
+        rows, stands = known.follower.alerts.rows, standings.stands
+        used = rows[-1]["model"] if rows else known.reader.facts["model"]
+
+        def judged() -> list[tuple[Record, Standing | None]]:
+            return [(row, stands.get((row["account"], row["transaction"]))) for row in rows]
+
+        weeks = known.openings.made("weeks", known, lambda: _weeks(known, judged()))
+        fields = known.openings.made("fields", known, lambda: _fields(judged()))
+    versions, pinned, problem = _versions(known)
+    return {
+        "version": used,
+        "versions": versions,
+        "pinned": pinned,
+        "can_pin": bool(versions),
+        "problem": problem,
+        "weeks": weeks,
+        "fields": fields,
+        "challenger": known.rivalry.newest(),
+        "drift": drift(known),
+    }
+
+
+def _versions(known: Known) -> tuple[list[dict[str, Any]], str | None, str | None]:
+    try:
+        pinned = known.shelf.versions.choice().pinned
+        described = known.shelf.described(_VERSIONS)
+    except StreamCcsdError as error:
+        return [], None, str(error)
+    found = []
+    for row in described:
+        lessons = row.get("lessons") or {}
+        moment = lessons.get("moment")
+        found.append(
+            {
+                **{name: row.get(name) for name in ("name", "version", "current", "pinned", "problem")},
+                "when": known.when(moment),
+                "lessons": lessons.get("number"),
+                "judged": None if "frauds" not in lessons else f"{lessons['frauds']:,} of {_all(lessons):,} fraud",
+                "weighed_by": lessons.get("weighed_by"),
+            }
+        )
+    return found, pinned, None
+
+
+def _all(lessons: dict[str, Any]) -> int:
+    return int(lessons["frauds"] + lessons["others"])
+
+
+def _weeks(known: Known, judged: list[tuple[Record, Standing | None]]) -> list[dict[str, Any]]:
+    """Of the alerts of each week, as far as somebody found them fraud or normal."""
+    week = known.days(7.0)
+    counts: dict[int, list[int]] = {}
+    for row, stands in judged:
+        if stands is not None and stands.label is not None:
+            sums = counts.setdefault(int(np.floor(row["time"] / week)), [0, 0])
+            sums[stands.label == "fraud"] += 1
+    return [
+        {
+            "start": place * week,
+            "when": known.when(place * week),
+            "judged": normal + fraud,
+            "fraud": fraud,
+            "precision": fraud / (normal + fraud),
+        }
+        for place, (normal, fraud) in sorted(counts.items())[-_WEEKS:]
+    ]
+
+
+def _fields(judged: list[tuple[Record, Standing | None]]) -> list[dict[str, Any]]:
+    """What each term adds to an alert on average: to all, to those that were fraud, to those that were not."""
+    sums: dict[str, list[float]] = {}
+    counts = [0, 0, 0]
+    for row, stands in judged:
+        label = None if stands is None else stands.label
+        places = [0, *([1] if label == "fraud" else [2] if label == "normal" else [])]
+        for place in places:
+            counts[place] += 1
+        for term, nats in row["terms"].items():
+            own = sums.setdefault(term, [0.0, 0.0, 0.0, 0.0])
+            own[3] += 1
+            for place in places:
+                own[place] += nats
+    rows = [
+        {
+            "name": term,
+            "mean_nats": own[0] / counts[0],
+            "fraud_nats": own[1] / counts[1] if counts[1] else None,
+            "normal_nats": own[2] / counts[2] if counts[2] else None,
+            "alerts": int(own[3]),
+        }
+        for term, own in sums.items()
+    ]
+    return sorted(rows, key=lambda row: -row["mean_nats"])
