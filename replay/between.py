@@ -73,12 +73,25 @@ class Budget:
     recording: Recording
     changes: BudgetChanges
     threshold: float | None = None
+    _recordings: list[Recording] = field(default_factory=list)
+    _held: float | None = None  # what somebody set last
 
     def __post_init__(self) -> None:
         self.look()  # set before this process began
+        self.holds_for(self.recording)
+        self._set()
+
+    def holds_for(self, recording: Recording) -> None:
+        """From now on; a challenger is compared at the same budget, once somebody set one."""
+        self._recordings.append(recording)
+        if self._held is not None:
+            recording.retune(self._held)
+
+    def _set(self) -> None:
         if self.threshold is not None:
-            self.recording.retune(self.threshold)
-            self.threshold = None
+            self._held, self.threshold = self.threshold, None
+            for recording in self._recordings:
+                recording.retune(self._held)
 
     def look(self, harvest: Harvest | None = None) -> None:
         """Whether one was set meanwhile: after each batch that was recorded."""
@@ -89,9 +102,8 @@ class Budget:
         """Another engine, if one was."""
         if self.threshold is None:
             return None
-        threshold, self.threshold = self.threshold, None
         flush()
-        self.recording.retune(threshold)
+        self._set()
         return self.recording.engine
 
 

@@ -6,12 +6,16 @@ is resumed goes on with the newest. What was alerted before stays as it was.
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
 from replay.book import book_beside
 from replay.database import stamps
 from replay.verdicts import open_beside
+from stream_ccsd.errors import StreamCcsdError
+
+log = logging.getLogger(__name__)
 
 BEGUN_BEHIND = "book_at_begin"
 """The note of a state file that says how many lines its book had when it was made."""
@@ -44,11 +48,14 @@ class BudgetChanges:
             return None
         self._seen = found
         threshold = None
-        book = open_beside(self._state)
-        if book is not None:
-            with book:
-                for line in book.lines(after=self._read):
-                    self._read = line.sequence
-                    if line.said.kind == "budget":
-                        threshold = float(line.said.body["to"])
+        try:
+            book = open_beside(self._state)
+            if book is not None:
+                with book:
+                    for line in book.lines(after=self._read):
+                        self._read = line.sequence
+                        if line.said.kind == "budget":
+                            threshold = float(line.said.body["to"])
+        except StreamCcsdError as error:  # a replay goes on by the threshold it has
+            log.warning("budgets that people set cannot be read: %s", error)
         return threshold

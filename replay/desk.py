@@ -8,6 +8,7 @@ while nobody else can write.
 
 from __future__ import annotations
 
+import math
 import threading
 import time as clock
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -211,10 +212,11 @@ class Desk:
             accounts = dict.fromkeys(alert["account"] for alert in alerts)
             for account in accounts:
                 self._refuse_taken(account, person)
-            added = []
+            added, newest = [], records.newest_time()
             for alert in alerts:
                 said = {name: alert[name] for name in ("account", "transaction")}
-                entry = judge(self._writer, records, said | {"verdict": finding, "who": person.who, "why": why})
+                said |= {"verdict": finding, "who": person.who, "why": why}
+                entry = judge(self._writer, said, newest=max(alert["time"], -math.inf if newest is None else newest))
                 added += [] if entry is None else [entry]
             if self._send is not None:  # before anybody is told that it was recorded
                 self._send([entry.verdict for entry in added])

@@ -60,11 +60,13 @@ def alerted(records: RecordStore, name: str, account: str | None = None) -> Reco
     return found[-1]
 
 
-def judge(book: VerdictBook, records: RecordStore, said: Mapping[str, Any], at: float | None = None) -> Entry | None:
+def judge(
+    book: VerdictBook, said: Mapping[str, Any], *, at: float | None = None, newest: float | None = None
+) -> Entry | None:
     """Record what a person says now of one transaction; None if that was recorded before and still counts.
 
-    Without a time it is that of the newest transaction in the stream, or of the latest verdict on this one if that is
-    later: what is said last counts.
+    Without a time (``at``) it is that of the ``newest`` transaction in the stream, or of the latest verdict on this one
+    if that is later: what is said last counts. What is sent again, since no answer came, is not said again.
 
     Raises
     ------
@@ -74,11 +76,12 @@ def judge(book: VerdictBook, records: RecordStore, said: Mapping[str, Any], at: 
     verdict = checked(said, at)
     before = book.standing(*verdict.key)
     if at is None:
-        newest = records.newest_time()
         times = [*([] if newest is None else [newest]), *([before.verdict.time] if before else [])]
         if not times:
             raise StreamCcsdError("nothing was scored yet, so there is no time of the stream: say when with --at TIME")
         verdict = replace(verdict, time=max(times))
+        if before is not None and replace(before.verdict, time=verdict.time) == verdict:
+            return None
         if before is not None and before.verdict != verdict and verdict in before.history:
             # Somebody returns to what he had said, while the stream stands still.
             verdict = replace(verdict, time=math.nextafter(verdict.time, math.inf))

@@ -19,7 +19,7 @@ from replay.recording import Recording, recording_of
 from replay.report import write_report
 from replay.run import BATCH, BrokenSourceError, Clock, Stop, replay_stream
 from replay.shadow import Shadow, last_position
-from replay.source import Source
+from replay.source import Place, Source
 from replay.tally import Tally
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.lessons.drift import DriftEvent
@@ -93,9 +93,8 @@ class Session:
             bulletin = Bulletin(recording.notes, self.source.name, self.model_place, drift.events)
             if rival is not None:
                 beside = recording_of(rival)
-                shadow = Shadow(rival.source, beside, batch)
-                shadow.follow(recording.reached.position, stop)
-                followers.append(lambda harvest: shadow.follow(last_position(harvest)))
+                budget.holds_for(beside)
+                followers.append(_following(Shadow(rival.source, beside, batch), recording.reached, stop))
             replay_stream(
                 self.source,
                 recording.engine,
@@ -184,6 +183,12 @@ class Session:
             "outputs": str(self.out),
             "state": None if self.state is None else str(self.state),
         }
+
+
+def _following(shadow: Shadow, reached: Place, stop: Stop) -> Callable[[Harvest], None]:
+    """A challenger that has come as far as the champion, and goes on with it."""
+    shadow.follow(reached.position, stop)
+    return lambda harvest: shadow.follow(last_position(harvest))
 
 
 def _tell(listener: Callable[[Any], None], news: Iterable[Any]) -> None:

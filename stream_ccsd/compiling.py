@@ -14,7 +14,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator, Set
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -131,13 +131,15 @@ def _bring_shipped(function: Any, target: Path) -> None:
     shipped = shipped_kernels() / package
     # As numba names its files; the star is a line.
     names = f"{module}.{function.__qualname__}-*.py{sys.version_info[0]}{sys.version_info[1]}*"
-    found = sorted(shipped.glob(names)) if shipped.is_dir() else []
-    for source in found:
-        place = target / source.name
-        if not place.exists() or place.stat().st_mtime < source.stat().st_mtime:
-            temporary = place.with_name(f"{place.name}.{os.getpid()}")
+    found = sorted(shipped.glob(names)) if shipped.is_dir() else []  # data before the index that names it
+    index = target / found[-1].name if found else None
+    if index is None or (index.exists() and index.stat().st_mtime >= found[-1].stat().st_mtime):
+        return
+    with suppress(OSError):  # a full disk: then it is compiled
+        for source in found:
+            temporary = target / f"{source.name}.{os.getpid()}"
             shutil.copyfile(source, temporary)
-            temporary.replace(place)
+            temporary.replace(target / source.name)
 
 
 def _prefer_common_processor() -> None:

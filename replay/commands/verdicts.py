@@ -197,7 +197,7 @@ def login_name() -> str:
 def _one(book: Any, records: Any, said: dict[str, Any], at: float | None) -> dict[str, Any]:
     from replay.judging import judge, stood
 
-    entry = judge(book, records, said, at)
+    entry = judge(book, said, at=at, newest=records.newest_time())
     key = said["account"], said["transaction"]
     stands = book.standing(*key)
     return {

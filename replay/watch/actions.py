@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from starlette.concurrency import run_in_threadpool
+from anyio import to_thread
 from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -135,7 +135,8 @@ async def act(request: Request, watched: Watchable, needed: str, do: Do, seconds
     identity.check_role(needed)
     form = await form_of(request, seconds)
     identity.check_csrf(request.headers.get("x-csrf-token") or form.text("csrf"))
-    done = await run_in_threadpool(do, watched, form, identity)
+    # In threads of their own: a verdict may wait for a broker, and whoever looks must not wait for that.
+    done = await to_thread.run_sync(do, watched, form, identity, limiter=request.app.state.writers)
     to = done.to or local_path(form.text("back"))
     return JSONResponse({"done": done.said, "to": to}) if wants_json(request) else RedirectResponse(to, 303)
 

@@ -9,6 +9,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from anyio import CapacityLimiter
 from jinja2 import BaseLoader
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -30,6 +31,8 @@ from replay.watch.pages import Pages, Static
 from replay.watch.protocol import Watchable
 
 _HOME = "/now"
+# Threads for what people do; others show pages.
+_WRITERS = 8
 
 
 def build_app(
@@ -64,6 +67,7 @@ def build_app(
     )
     app.router.redirect_slashes = False
     app.state.streams = page.streams
+    app.state.writers = CapacityLimiter(_WRITERS)
     app.state.sessions = page.sessions
     return app
 

@@ -106,7 +106,11 @@ class Streams:
                 self._asked.clear()
             asked = self._in_thread(lambda: Since(*self._watched.since(*place, _LIMIT)))
             self._asked[place] = asyncio.ensure_future(asked)
-        return await asyncio.shield(self._asked[place])
+        try:
+            return await asyncio.shield(self._asked[place])
+        except Exception:
+            self._asked.pop(place, None)  # who comes next asks again
+            raise
 
     async def _listen(self) -> None:
         """Ring the bell when something changes, for as long as anybody reads."""

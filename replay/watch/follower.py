@@ -97,9 +97,9 @@ class Follower:
             try:
                 self._reader.check_in_place()
                 found = stamps(self._reader.path) + stamps(book_beside(self._reader.path))
-                if found != self._stamps or not self._caught_up.is_set():
-                    self._look()
-                    self._stamps = found  # only now: what could not be read is tried again
+                if found != self._stamps and self._look():
+                    self._stamps = found  # only now: what could not be read, or not all of it, is tried again
+                    self._caught_up.set()
                 self.problem = None
             except StreamCcsdError as error:  # a damaged row, a file that was taken away: said on the page
                 self.problem = str(error)
@@ -112,11 +112,11 @@ class Follower:
             if self.problem != problem:
                 log.warning("%s", self.problem or "the state file can be followed again")
                 self.wake()
-            if self._caught_up.is_set():
+            if self.problem is not None or found == self._stamps:
                 time.sleep(_PAUSE if self.problem is None else _RETRY)
 
-    def _look(self) -> None:
-        """Take in what is new; a part of it where there is much."""
+    def _look(self) -> bool:
+        """Take in what is new, a part of it where there is much; whether that was all."""
         with self._reader.connected() as (_, records):
             alerts = [*records.alerts(after=self.alerts.position, limit=_ALERTS)]
             totals, dead_letters = records.totals(), [*records.dead_letter_counts()]
@@ -135,6 +135,5 @@ class Follower:
             else:
                 self.minutes.add(time.time(), 0, 0)
         self._desk.refresh()
-        if len(alerts) < _ALERTS and len(batches) < _BATCHES:
-            self._caught_up.set()
         self.wake()
+        return len(alerts) < _ALERTS and len(batches) < _BATCHES

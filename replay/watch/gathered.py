@@ -136,9 +136,13 @@ class Scores:
 
     def _forget(self, count: int) -> None:
         """The oldest go; what is said then is about the time since."""
-        for kept in (self.keys, *self._columns):
-            del kept[:count]
+        self.keys = self.keys[count:]  # another list: somebody may be looking at the old one
+        for column in self._columns:
+            del column[:count]
         self.places = {key: place for place, key in enumerate(self.keys)}
+        self._numbers = {}
+        accounts = (account for account, _ in self.keys)
+        self._columns[0] = [self._numbers.setdefault(account, len(self._numbers)) for account in accounts]
         self.first_time = float(self._columns[1][0])
         self.since = self.first_time
 

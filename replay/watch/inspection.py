@@ -44,6 +44,8 @@ class Inspection:
             found = {"whole": True, "checked": last.sequence if last else 0, "head": last.hash if last else None}
         except StreamCcsdError as error:
             found = {"whole": False, "problem": str(error)}
+        except Exception as error:  # not looked at is not whole
+            found = {"problem": f"the chain could not be checked: {error!r}"}
         with self._lock:
             nothing = {"whole": None, "checked": 0, "head": None, "problem": None}
             self._found = nothing | found | {"at": time.time()}

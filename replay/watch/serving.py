@@ -9,14 +9,18 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from ipaddress import ip_address
+from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from stream_ccsd.errors import StreamCcsdError
 
 # Connections at once; beyond them the answer is 503.
 _CONNECTIONS = 1000
+# Seconds that the first request of a connection has to come.
+_PATIENCE = 10.0
 # Seconds that answers have to come to their end when the server does.
 _GRACE = 2.0
 
@@ -62,6 +66,19 @@ def url_of(listening: socket.socket, host: str) -> str:
     return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
 
 
+class _Impatient(H11Protocol):
+    """Closes connections over which no whole request comes: who says nothing would keep others out."""
+
+    def connection_made(self, transport: Any) -> None:
+        """Somebody connects."""
+        super().connection_made(transport)
+        self.loop.call_later(_PATIENCE, self._give_up)
+
+    def _give_up(self) -> None:
+        if self.cycle is None:
+            self.transport.close()
+
+
 class PageServer(uvicorn.Server):
     """Ends when it is asked to, with every stream of events ended first: those have no end of their own."""
 
@@ -70,6 +87,7 @@ class PageServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
+                http=_Impatient,
                 lifespan="off",
                 ws="none",
                 proxy_headers=False,

@@ -194,8 +194,9 @@ class Watched:
         """Keep to one version of the model; an empty one ends that."""
         versions = self._shelf.versions
         before = versions.choice().pinned
-        after = versions.pin(version, who) if version else versions.unpin(who)
-        self._desk.note_pin(after if version else None, before, Person(who), why)
+        after = versions.find(version) if version else None
+        self._desk.note_pin(after, before, Person(who), why)  # first: what is done is in the log, whatever comes
+        versions.pin(after, who) if after else versions.unpin(who)
         self._follower.wake()
 
     def close(self) -> None:

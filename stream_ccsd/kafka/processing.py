@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +77,7 @@ class Processor:
         self._log_ends: dict[int, int] = {}
         self._changelog_ends: dict[int, int | None] = {}
         self._unstored: dict[int, dict[bytes, bytes]] = {}  # states by partition that the store does not have yet
+        self._changing = threading.Lock()  # these: two threads do
         self._drift = DriftWatch(metrics)
 
     def use(self, model: Model) -> None:
@@ -184,7 +186,8 @@ class Processor:
             self._scorers.clear()
         scored = {p: self._scorer(p).score(records, self._log_ends[p]) for p, records in batch.items()}
         for partition, done in scored.items():
-            self._unstored[partition].update(done.states)
+            with self._changing:
+                self._unstored[partition].update(done.states)
             self._log_ends[partition] = max(batch[partition][-1].offset + 1, self._log_ends[partition])
             self._drift.see(partition, self.model, done.results)
             done.results = []
@@ -229,9 +232,10 @@ class Processor:
         for partition, done in changed.items():
             store.write(partition, done.states, done.created, ends[partition])
             unstored = self._unstored.get(partition, {})
-            for account, state in done.states.items():
-                if unstored.get(account) is state:  # a batch behind this one may have a newer one
-                    del unstored[account]
+            with self._changing:
+                for account, state in done.states.items():
+                    if unstored.get(account) is state:  # a batch behind this one may have a newer one
+                        del unstored[account]
 
     def _advanced(self, partition: int, offsets: list[int]) -> int | None:
         """The changelog's new end, as far as this worker knows what is in it.

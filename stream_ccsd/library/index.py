@@ -349,4 +349,5 @@ def _keep_largest(rows: AnyArray, log_weights: FloatArray, found: Any, wanted: i
     for i in range(found):
         rows[kept], log_weights[kept] = rows[i], log_weights[i]
         kept += np.uintp(log_weights[i] >= cut)
-    return np.intp(kept)
+    # Where weights are all minus infinity, as many reach the cut as there are.
+    return min(np.intp(kept), wanted)

@@ -148,6 +148,13 @@ def test_several_queries_at_once_have_the_bits_of_each_alone(n, pairs, wanted, a
         assert scratch.log_weights[:found].tobytes() == its_weights.tobytes()
 
 
+@pytest.mark.parametrize("query", [1e200, np.inf, np.nan])
+def test_no_more_are_found_than_were_asked_for(query):
+    """Callers have room for so many, whatever comes of a weight."""
+    index = build_index(table(np.random.default_rng(0), 100, 7, 5), Settings(neighbours=10), 1.0)
+    assert nearest(index, np.full(7, query), np.uint32(1), np.uint32(1), Scratch.of(index)) <= 10
+
+
 @given(st.integers(1, 70), st.integers(1, 60), st.integers(0, 99))
 def test_products_of_tiles_are_those_of_the_windows(n, k, seed):
     rng = np.random.default_rng(seed)

@@ -27,6 +27,16 @@ from stream_ccsd.errors import StreamCcsdError
 ANN, BOB, ANN_ELSEWHERE = Person("ann", "1"), Person("bob", "2"), Person("ann", "3")
 
 
+class Moved:
+    """Records of a stream that has gone on since; where it is None, nothing is left of them but alerts."""
+
+    def __init__(self, records, by=1.0):
+        self._records, self._by = records, by
+
+    def newest_time(self):
+        return None if self._by is None else self._records.newest_time() + self._by
+
+
 class Clock:
     def __init__(self):
         self.now = 1000.0
@@ -141,6 +151,8 @@ def test_judging_a_case_is_all_or_nothing_and_ends_the_claim(desk, records):
     assert [entry.verdict.why for entry in added] == ["two lines"] * 3
     assert desk.claim_on(account) is None
     assert desk.judge(alerts, "fraud", "two lines", ANN, records) == []  # said before
+    # No answer came, the stream went on, and it is sent again.
+    assert desk.judge(alerts, "fraud", "two lines", ANN, Moved(records)) == []
     desk.judge(alerts[:1], "normal", "", BOB, records)
     key = account, alerts[0]["transaction"]
     assert desk.refresh().stands[key].disputed
@@ -353,3 +365,10 @@ def test_the_audit_command_lists_and_checks(tmp_path, state, records):
     assert expected.exit_code == 1
     assert "does not contain a line with the hash" in str(expected.exception)
     assert run.invoke(app, ["audit", "--state", str(state), "--expect", head.hash]).exit_code == 0
+
+
+def test_an_alert_whose_scores_are_gone_can_be_judged(desk, records):
+    """A topic of scores may be kept for less time than that of alerts."""
+    (alert,) = records.highest_alerts(1)
+    (entry,) = desk.judge([alert], "fraud", "", ANN, Moved(records, None))
+    assert entry.verdict.time == alert["time"]

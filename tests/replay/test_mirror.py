@@ -547,7 +547,7 @@ def test_a_verdict_that_arrives_while_another_is_sent_holds_neither_up(handed, t
     monkeypatch.setattr("replay.mirror.mirror.PATIENCE", 1.0)
     path, sender = tmp_path / "m.db", Sent()
     theirs = Verdict("t1", "C1", "normal", "bob", 2.0)
-    alert = {"account": "C2", "transaction": "t2"}
+    alert = {"account": "C2", "transaction": "t2", "time": 2.0}
 
     def send(verdicts):
         handed.handed.append(message("verdicts", 0, verdict_message(theirs)))

@@ -70,8 +70,7 @@ def account(known: Known, query: Query) -> dict[str, Any]:
         "verdicts": sorted(verdicts, key=lambda row: -row["sequence"]),
         "claim": claim,
         "suppressions": [
-            {"sequence": each.sequence, "who": each.who, "why": each.why, "end_when": known.when(each.end)}
-            for each in own
+            {"who": each.who, "why": each.why, "end": each.end, "end_when": known.when(each.end)} for each in own
         ],
         "rows": [_row(known, row) for row in rows[::-1]],
         "more": summary.transactions > len(rows),

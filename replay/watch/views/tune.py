@@ -14,6 +14,7 @@ from replay.watch.known import Known, Query, number, verdict_of
 from stream_ccsd.alert.policy import Policy
 from stream_ccsd.alert.threshold import threshold_by_budget
 from stream_ccsd.numeric import AnyArray
+from stream_ccsd.verdict import Key
 
 # Budgets on the curve, besides the one that holds.
 _CURVE = 24
@@ -28,7 +29,7 @@ def tune(known: Known, query: Query) -> dict[str, Any]:
     threshold = known.threshold
     with known.looking() as standings:
         scores = known.follower.scores
-        seen, span = scores.scored, scores.last_time - scores.first_time
+        seen, keys, span = scores.scored, scores.keys, scores.last_time - scores.first_time
         transactions = scores.transactions
         judged = _judged(standings)
         verdicts = [(scores.places.get(key), stands.label) for key, stands in standings.stands.items() if stands.label]
@@ -44,7 +45,7 @@ def tune(known: Known, query: Query) -> dict[str, Any]:
     policy = Policy(**known.reader.facts["policy"])._replace(explored=0.0)
     tried = number(query, "threshold")
     return {
-        "trial": None if tried is None else _trial(known, seen, policy._replace(threshold=threshold), tried),
+        "trial": None if tried is None else _trial(known, seen, keys, policy._replace(threshold=threshold), tried),
         "threshold": threshold,
         "rate": float(np.exp(-threshold)),
         "days": days,
@@ -66,13 +67,12 @@ def tune(known: Known, query: Query) -> dict[str, Any]:
     }
 
 
-def _trial(known: Known, seen: Scored, policy: Policy, threshold: float) -> dict[str, Any]:
+def _trial(known: Known, seen: Scored, keys: Sequence[Key], policy: Policy, threshold: float) -> dict[str, Any]:
     """What another threshold would have changed: how many alerts, and the highest of those that it adds."""
     now = set(would_alert(seen, policy).tolist())
     then = set(would_alert(seen, policy._replace(threshold=threshold)).tolist())
     gained = sorted(then - now, key=lambda place: -seen.score[place])
     with known.looking() as standings:
-        keys = known.follower.scores.keys
         rows = [
             {
                 "account": keys[place][0],

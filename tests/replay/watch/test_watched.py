@@ -15,7 +15,9 @@ from replay.desk import Desk, Person
 from replay.session import Session
 from replay.source import ListSource
 from replay.state import StateFile
+from replay.watch import follower
 from replay.watch.errors import NotFoundError
+from replay.watch.reading import StateReader
 from replay.watch.views import tune as tune_view
 from replay.watch.watched import Watched
 from stream_ccsd.alert.threshold import threshold_by_budget
@@ -402,3 +404,23 @@ def test_what_another_threshold_would_add(watched, alerts):
     assert trial["lost"] == now["alerts"] - trial["alerts"] > 0
     with pytest.raises(StreamCcsdError, match="counts scores from 4"):
         watched.set_budget(2.0, WHO, "")
+
+
+def test_a_look_that_failed_or_was_not_whole_is_followed_by_another(state, alerts, monkeypatch):
+    """Also where the file does not change any more."""
+    read, failures = StateReader.notes, iter([True, False, True])
+
+    def notes(reader):
+        if next(failures, False):
+            raise StreamCcsdError("busy")
+        return read(reader)
+
+    monkeypatch.setattr(follower, "_ALERTS", 3)
+    monkeypatch.setattr(follower, "_RETRY", 0.05)
+    monkeypatch.setattr(StateReader, "notes", notes)
+    with closing(Watched(state)) as watched:
+        until = time.monotonic() + 20
+        while len(watched._follower.alerts.rows) < len(alerts) and time.monotonic() < until:
+            time.sleep(0.02)
+        assert len(watched._follower.alerts.rows) == len(alerts) > 6
+        assert watched._follower.problem is None
