@@ -49,7 +49,10 @@ class WatchOptions:
     ] = None
     model: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="With --from: a model, whose calendar says how times are shown."),
+        typer.Option(
+            metavar="DIR",
+            help="With --from: the workers' model, or the folder of versions they follow: for dates, laws and pins.",
+        ),
     ] = None
     kafka_config: KafkaConfigOption = None
     keep: Annotated[
@@ -274,7 +277,7 @@ def _watched(options: WatchOptions, state: Path, sender: Any) -> Any:
     with page_extra():
         from replay.watch.watched import Watched
 
-    watched = Watched(state, claim_seconds=60 * options.claim_minutes, send=sender)
+    watched = Watched(state, claim_seconds=60 * options.claim_minutes, send=sender, models=options.model)
     threading.Thread(target=_settle, args=(watched,), daemon=True).start()
     return watched
 

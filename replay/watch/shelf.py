@@ -13,7 +13,7 @@ from replay.state import model_beside
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.lessons.learner import listening
 from stream_ccsd.library.model import Model
-from stream_ccsd.library.versions import Versions, model_place
+from stream_ccsd.library.versions import Versions, is_versions, model_place
 
 log = logging.getLogger(__name__)
 
@@ -21,17 +21,21 @@ _KEPT = 3
 
 
 class Shelf:
-    """Where the models of a state file are: its own, those of lessons, and the one that it was begun with."""
+    """Where the models of a state file are: its own, those of lessons, and the one that it was begun with.
 
-    def __init__(self, state: Path) -> None:
-        self._state = state
+    Those of workers on Kafka are where somebody says (``models``): a model, or the folder of versions that they follow.
+    """
+
+    def __init__(self, state: Path, models: Path | None = None) -> None:
+        self._state, self._models = state, models
         self._loaded: OrderedDict[str, Model | None] = OrderedDict()
         self._lock = threading.Lock()
 
     @property
     def versions(self) -> Versions:
         """Models that lessons made."""
-        return Versions(models_beside(self._state))
+        named = self._models is not None and is_versions(self._models)
+        return Versions(self._models if named and self._models else models_beside(self._state))
 
     def model(self, version: str, noted: str | None) -> Model | None:
         """A model by its version; None where it is nowhere to be found."""
@@ -44,7 +48,7 @@ class Shelf:
 
     def _find(self, version: str, noted: str | None) -> Model | None:
         places = [self.versions.folder / name for name in self.versions.names() if name.endswith(version)]
-        places += [model_beside(self._state), *([] if noted is None else [Path(noted)])]
+        places += [model_beside(self._state), *(Path(place) for place in (noted, self._models) if place is not None)]
         for place in places:
             try:
                 if not place.exists():

@@ -39,11 +39,18 @@ _HIGHEST = 40.0
 class Watched:
     """See :class:`~replay.watch.protocol.Watchable`."""
 
-    def __init__(self, state: Path, *, claim_seconds: float = CLAIM_SECONDS, send: Send | None = None) -> None:
+    def __init__(
+        self,
+        state: Path,
+        *,
+        claim_seconds: float = CLAIM_SECONDS,
+        send: Send | None = None,
+        models: Path | None = None,
+    ) -> None:
         self._reader = StateReader(state)
         self._desk = Desk(book_beside(state), claim_seconds=claim_seconds, send=send)
         self._follower = Follower(self._reader, self._desk)
-        self._shelf, self._openings = Shelf(state), Openings()
+        self._shelf, self._openings = Shelf(state, models), Openings()
         self._rivalry = Rivalry(state, self._reader, self._desk)
         self._inspection = Inspection(book_beside(state))
         self._state = state

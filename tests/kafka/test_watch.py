@@ -22,6 +22,8 @@ from replay.state import StateFile
 from replay.verdicts import VerdictBook, book_beside
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.messages import verdict_message
+from stream_ccsd.library.model import Model
+from stream_ccsd.library.versions import Versions
 from stream_ccsd.verdict import Verdict
 from tests.kafka.cluster import Cluster, messages, place_of, wait_for
 from tests.replay.watch.browser import page_over
@@ -207,9 +209,17 @@ def test_a_page_over_kafka_shows_alerts_and_sends_verdicts(scored, tmp_path, mod
             (case["account"], alert["transaction"]) for alert in case["alerts"]
         }
         assert client.get("/queue.json").json()["total"] == len(accounts) - 1
-    # Opened again, it goes on where it was, and the verdict did not come twice.
-    with page_over(*arguments, "--model", model_folder) as (url, _), httpx.Client(base_url=url) as client:
+        laws = client.get("/account.json", params={"name": case["account"]}).json()["laws"]
+        assert len(laws["amount"]["normal"]) > 10
+    # Opened again, over the versions that workers follow, it goes on where it was, and the verdict did not come twice.
+    versions = Versions(tmp_path / "versions")
+    version = versions.add(Model.load(model_folder))
+    with page_over(*arguments, "--model", versions.folder) as (url, _), httpx.Client(base_url=url) as client:
         wait_for(lambda: client.get("/queue.json").json()["total"] == len(accounts) - 1, "what is left")
+        csrf = re.search('name="csrf" content="([^"]+)"', client.get("/model").text)[1]
+        said, headers = {"version": version, "why": "for now"}, {"X-CSRF-Token": csrf, "Accept": "application/json"}
+        assert client.post("/pin", data=said, headers=headers).status_code == 200
+        assert versions.choice().pinned == version
     with VerdictBook.open(book_beside(state), read_only=True) as book:
         assert sum(entry.verdict.why == "seen on the page" for entry in book.entries()) == len(alerts)
         assert book.check() is not None
