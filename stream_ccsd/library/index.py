@@ -16,16 +16,18 @@ import numpy as np
 
 from stream_ccsd.compiling import compiled, inner
 from stream_ccsd.library.blocks import OTHER_MERCHANT, Blocks, build_blocks, start_walk, step_walk
+from stream_ccsd.library.heaviest import count_from, heaviest
 from stream_ccsd.library.tiles import TOGETHER, WIDTH, multiply
 from stream_ccsd.library.windows import WindowTable
 from stream_ccsd.numeric import AnyArray, FloatArray, read_only
 from stream_ccsd.settings import Settings
-from stream_ccsd.vector import order_of
 
 QUERIES = 2 * TOGETHER
 """Queries of one search at the most: what they give together still fits into a core's own cache."""
 # Rows whose products are taken at once.
 _ROWS = 512
+SOME = 512
+"""Rows after which it is asked again whether those to come can matter; always where they have a lower bias."""
 # A weight is a difference of large numbers; where their rounding could be more than this, distances are taken directly.
 _ROUNDING = 1e-11
 
@@ -111,7 +113,14 @@ def nearest(index: Index, query: FloatArray, category: int, merchant: int, scrat
     scratch.queries[0] = query
     filled, count = np.empty(1, np.int64), np.empty(1, np.int64)
     weigh(index, scratch.queries[:1], category, merchant, scratch, filled, count)
-    return heaviest(index, scratch, 0, filled[0], count[0])
+    return keep_heaviest(index, scratch, 0, filled[0], scratch.pieces[: count[0]])
+
+
+@inner()
+def keep_heaviest(index: Index, scratch: Scratch, query: int, filled: int, pieces: AnyArray) -> Any:
+    """Of all that was weighed for one query, leave the J heaviest in the scratch; returns how many."""
+    weights = scratch.weights[query, :filled]
+    return heaviest(weights, pieces, index.neighbours, scratch.rows, scratch.log_weights)
 
 
 @inner()
@@ -130,17 +139,17 @@ def weigh(
     filled[:left], count[:left] = 0, 0
     if wanted == 0:
         return
-    own, active = np.empty(left), np.arange(left)
-    for i in range(left):
-        own[i] = 0.5 * np.sum(queries[i] * queries[i]) / index.sigma_x**2
+    own, active = half_squares(index, queries), np.arange(left)
     walk = start_walk(blocks, index.merchant, category, merchant)
-    placed = noted = 0
+    placed = noted = looked_at = 0
+    looked_for = -1
     while left > 0:
         kind, item, rank = step_walk(blocks, walk)
         if kind < 0:
             break
-        if placed >= wanted:
-            left = _still_active(scratch.weights, placed, blocks.bias[rank], wanted, active[:left])
+        if placed >= wanted and (rank != looked_for or placed - looked_at >= SOME):
+            looked_for, looked_at = rank, placed
+            left = still_active(scratch.weights, placed, blocks.bias[rank], wanted, active[:left])
         new = noted
         if kind < OTHER_MERCHANT:
             noted = _note(pieces, noted, index.start[item], index.start[item + 1])
@@ -151,7 +160,7 @@ def weigh(
         for i in range(new, noted):
             pieces[i, 2] = placed
             first, last = pieces[i, 0], pieces[i, 1]
-            _weigh_rows(index, queries, own, active[:left], first, last, blocks.offset[kind], placed, scratch)
+            weigh_rows(index, queries, own, active[:left], first, last, blocks.offset[kind], placed, scratch)
             placed += last - first
     for i in range(len(queries)):
         if count[i] > 0:
@@ -159,11 +168,20 @@ def weigh(
 
 
 @inner()
-def _still_active(weights: FloatArray, placed: int, bias: float, wanted: int, active: AnyArray) -> int:
+def half_squares(index: Index, queries: FloatArray) -> FloatArray:
+    """What the queries themselves add to half a square distance, in units of sigma_x^2."""
+    halves = np.empty(len(queries))
+    for i in range(len(queries)):
+        halves[i] = 0.5 * np.sum(queries[i] * queries[i]) / index.sigma_x**2
+    return halves
+
+
+@inner()
+def still_active(weights: FloatArray, placed: int, bias: float, wanted: int, active: AnyArray) -> int:
     """Leave the queries for which J rows are not yet certain to be heavier than any with this bias; how many."""
     left = 0
     for query in active:
-        if _count_from(weights[query, :placed], bias + _ROUNDING) < wanted:
+        if count_from(weights[query, :placed], bias + _ROUNDING) < wanted:
             active[left] = query
             left += 1
     return left
@@ -191,7 +209,7 @@ def _note(pieces: AnyArray, count: int, first: int, last: int) -> int:
 
 
 @inner()
-def _weigh_rows(
+def weigh_rows(
     index: Index,
     queries: FloatArray,
     own: FloatArray,
@@ -247,24 +265,6 @@ def _measure(index: Index, query: FloatArray, first: int, offset: float, out: Fl
         out[i] = prior + offset + scale * square_distance(index.z[first + i], query)
 
 
-@inner()
-def heaviest(index: Index, scratch: Scratch, query: int, filled: int, count: int) -> Any:
-    """Of all that was weighed for one query, leave the J heaviest in the scratch; returns how many."""
-    weights, pieces = scratch.weights[query, :filled], scratch.pieces[:count]
-    wanted = index.neighbours
-    cut = _cut(weights, wanted) if filled > wanted else -np.inf
-    rows, log_weights = scratch.rows, scratch.log_weights
-    found = np.uintp(0)
-    for i in order_of(pieces[:, 0]):
-        first, place = pieces[i, 0], pieces[i, 2]
-        of_piece = weights[place : place + pieces[i, 1] - first]
-        for j in range(len(of_piece)):
-            # Written in any case, and counted if it is one: a branch that nobody can foretell costs more.
-            rows[found], log_weights[found] = first + j, of_piece[j]
-            found += np.uintp(of_piece[j] >= cut)
-    return _keep_largest(rows, log_weights, np.intp(found), wanted)
-
-
 @inner(fastmath={"reassoc", "contract", "nsz"})
 def square_distance(a: FloatArray, b: FloatArray) -> float:
     """Squared Euclidean distance of two vectors."""
@@ -273,81 +273,3 @@ def square_distance(a: FloatArray, b: FloatArray) -> float:
         difference = a[i] - b[i]
         total += difference * difference
     return total
-
-
-@inner()
-def _count_from(values: AnyArray, cut: Any) -> int:
-    """How many values are at least the cut."""
-    count = 0
-    for i in range(len(values)):
-        count += values[i] >= cut
-    return count
-
-
-@inner(fastmath={"nnan", "nsz"})
-def _range_of(values: AnyArray) -> tuple[float, float]:
-    low, high = values[0], values[0]
-    for i in range(len(values)):
-        # min() and max() would care for NaN and hinder vector instructions.
-        low = values[i] if values[i] < low else low
-        high = values[i] if values[i] > high else high
-    return low, high
-
-
-@inner()
-def _cut(values: AnyArray, wanted: int) -> float:
-    """A value that at least ``wanted`` of the values reach, and not many more: from a sample of them, then checked."""
-    stride = max(1, len(values) // 512)
-    sample = values[::stride].copy()
-    low, high = _range_of(sample)
-    aim, spread = wanted / stride, np.sqrt(wanted / stride)
-    while stride > 1 and aim + spread < len(sample):
-        cut = _bisect(sample, low, high, int(aim + spread))
-        if _count_from(values, cut) >= wanted:
-            return cut
-        spread *= 2.0
-    low, high = _range_of(values)
-    return _bisect(values, low, high, wanted)
-
-
-@inner()
-def _bisect(values: AnyArray, low: float, high: float, wanted: int) -> float:
-    """Between ``low``, which enough values reach, and ``high``, the place where just enough do."""
-    if _count_from(values, high) >= wanted:
-        return high
-    while True:
-        middle = values.dtype.type(0.5 * (low + high))
-        if not low < middle < high:
-            return low
-        count = _count_from(values, middle)
-        if count < wanted:
-            high = middle
-        else:
-            low = middle
-            if count == wanted:
-                return low
-
-
-@inner()
-def _keep_largest(rows: AnyArray, log_weights: FloatArray, found: Any, wanted: int) -> Any:
-    """Leave the ``wanted`` heaviest, in their order; of equal ones the earlier stay."""
-    if found <= wanted:
-        return found
-    low, high = _range_of(log_weights[:found])
-    cut = _bisect(log_weights[:found], low, high, wanted)
-    surplus = _count_from(log_weights[:found], cut) - wanted
-    if surplus > 0:  # the lightest that reach the cut are equal
-        lightest = np.inf
-        for i in range(found):
-            if log_weights[i] >= cut:
-                lightest = min(lightest, log_weights[i])
-        for i in range(found - 1, -1, -1):
-            if surplus > 0 and log_weights[i] == lightest:
-                log_weights[i] = -np.inf
-                surplus -= 1
-    kept = np.uintp(0)
-    for i in range(found):
-        rows[kept], log_weights[kept] = rows[i], log_weights[i]
-        kept += np.uintp(log_weights[i] >= cut)
-    # Where weights are all minus infinity, as many reach the cut as there are.
-    return min(np.intp(kept), wanted)

@@ -1,4 +1,4 @@
-"""Second step: neighbours in the library, those of one (category, merchant) pair together, and the divergence."""
+"""Second step: neighbours in the library, those of one place together, and the divergence."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 
 from stream_ccsd.compiling import compiled, inner
-from stream_ccsd.library.index import QUERIES, heaviest, weigh
+from stream_ccsd.library.index import QUERIES, keep_heaviest, weigh
 from stream_ccsd.library.laws import pair_key
-from stream_ccsd.numeric import AnyArray
+from stream_ccsd.library.neighbourhood import find_heaviest, has_few, weigh_together
+from stream_ccsd.library.tiles import TOGETHER
+from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.score.divergence import LocalLaw, compare_laws, standardise, windows_before
 from stream_ccsd.scores import DIVERGENCE
 from stream_ccsd.vector import order_of
@@ -18,7 +20,8 @@ from stream_ccsd.vector import order_of
 @compiled()
 def search(machine: Any, count: int) -> None:
     """Find the neighbours of the first events of a block, which were entered."""
-    pending, k, wanted = machine.pending, machine.library.z.shape[1], machine.library.neighbours
+    library, pending = machine.library, machine.pending
+    k, wanted = library.z.shape[1], library.neighbours
     pairs, places = np.empty(count, np.uint64), np.empty(count, np.int64)
     asking = 0
     for place in range(count):
@@ -29,32 +32,83 @@ def search(machine: Any, count: int) -> None:
             places[asking] = place
             asking += 1
     order = order_of(pairs[:asking])
-    start = 0
+    pairs, places = pairs[order], places[order]
+    start = others = 0
     while start < asking:
-        end = start + 1
-        while end < asking and end - start < QUERIES and pairs[order[end]] == pairs[order[start]]:
-            end += 1
-        _search_pair(machine, places[order[start:end]])
+        end = _run_of(pairs[:asking], start, False)
+        merchant = pairs[start] & np.uint64(0xFFFFFFFF)
+        if end - start < TOGETHER and has_few(library, merchant):  # later, with others of its category
+            for i in range(start, end):
+                pairs[others], places[others] = pairs[i], places[i]
+                others += 1
+        else:
+            _search_pair(machine, places[start:end])
+        start = end
+    start = 0
+    while start < others:
+        end = _run_of(pairs[:others], start, True)
+        if end - start >= TOGETHER:
+            _search_category(machine, places[start:end])
+        else:
+            end = _run_of(pairs[:others], start, False)
+            _search_pair(machine, places[start:end])
         start = end
 
 
 @inner()
-def _search_pair(machine: Any, places: AnyArray) -> None:
-    """The same of some events at one place."""
-    library, scratch, pending = machine.library, machine.scratch, machine.pending
-    filled, pieces = np.empty(QUERIES, np.int64), np.empty(QUERIES, np.int64)
+def _run_of(pairs: AnyArray, start: int, category_only: bool) -> int:
+    """Where the events end that are searched for together, by their pairs or categories."""
+    shift = np.uint64(32 if category_only else 0)
+    end = start + 1
+    while end < len(pairs) and end - start < QUERIES and pairs[end] >> shift == pairs[start] >> shift:
+        end += 1
+    return end
+
+
+@inner()
+def _take_queries(machine: Any, places: AnyArray) -> FloatArray:
+    """The windows of some events."""
+    pending, queries = machine.pending, machine.scratch.queries
     for i in range(len(places)):
         place = places[i]
         history = pending.amounts[place, : pending.held[place]]
-        standardise(history, pending.mean[place], pending.deviation[place], scratch.queries[i])
+        standardise(history, pending.mean[place], pending.deviation[place], queries[i])
+    return queries[: len(places)]
+
+
+@inner()
+def _take_found(machine: Any, place: int, found: int) -> None:
+    pending, scratch = machine.pending, machine.scratch
+    pending.found[place] = found
+    for j in range(found):
+        pending.rows[place, j], pending.weights[place, j] = scratch.rows[j], scratch.log_weights[j]
+
+
+@inner()
+def _search_pair(machine: Any, places: AnyArray) -> None:
+    """Neighbours of some events at one place."""
+    library, scratch, pending = machine.library, machine.scratch, machine.pending
+    filled, pieces = np.empty(QUERIES, np.int64), np.empty(QUERIES, np.int64)
+    queries = _take_queries(machine, places)
     newest = pending.held[places[0]] - 1
     category, merchant = pending.categories[places[0], newest], pending.merchants[places[0], newest]
-    weigh(library, scratch.queries[: len(places)], category, merchant, scratch, filled, pieces)
+    weigh(library, queries, category, merchant, scratch, filled, pieces)
     for i in range(len(places)):
-        place = places[i]
-        pending.found[place] = found = heaviest(library, scratch, i, filled[i], pieces[i])
-        for j in range(found):
-            pending.rows[place, j], pending.weights[place, j] = scratch.rows[j], scratch.log_weights[j]
+        _take_found(machine, places[i], keep_heaviest(library, scratch, i, filled[i], scratch.pieces[: pieces[i]]))
+
+
+@inner()
+def _search_category(machine: Any, places: AnyArray) -> None:
+    """Neighbours of some events of one category, at merchants that have few windows."""
+    library, scratch, pending = machine.library, machine.scratch, machine.pending
+    pieces, visited = np.empty(QUERIES, np.int64), np.empty(len(library.blocks.top), np.int64)
+    queries = _take_queries(machine, places)
+    category = pending.categories[places[0], pending.held[places[0]] - 1]
+    own = weigh_together(library, queries, category, scratch, pieces, visited)
+    for i in range(len(places)):
+        merchant = pending.merchants[places[i], pending.held[places[i]] - 1]
+        found = find_heaviest(library, queries, i, category, merchant, own, pieces[i], visited, scratch)
+        _take_found(machine, places[i], found)
 
 
 @compiled()

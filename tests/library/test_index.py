@@ -6,7 +6,8 @@ from numba import njit
 
 from stream_ccsd.account import AccountCodec
 from stream_ccsd.engine import Engine
-from stream_ccsd.library.index import QUERIES, Scratch, build_index, heaviest, nearest, weigh
+from stream_ccsd.library.index import QUERIES, Scratch, build_index, keep_heaviest, nearest, weigh
+from stream_ccsd.library.neighbourhood import find_heaviest, weigh_together
 from stream_ccsd.library.tiles import TOGETHER, WIDTH, make_tiles, multiply
 from stream_ccsd.library.windows import AccountHistory, WindowTable, library_windows, running_moments
 from stream_ccsd.settings import Settings
@@ -130,7 +131,7 @@ def together(index, queries, category, merchant, scratch):
     weigh(index, queries, category, merchant, scratch, filled, count)
     rows, weights = np.empty((len(queries), index.neighbours), np.int64), np.empty((len(queries), index.neighbours))
     for i in range(len(queries)):
-        found = heaviest(index, scratch, i, filled[i], count[i])
+        found = keep_heaviest(index, scratch, i, filled[i], scratch.pieces[: count[i]])
         rows[i, :found], weights[i, :found] = scratch.rows[:found], scratch.log_weights[:found]
     return rows, weights
 
@@ -144,6 +145,34 @@ def test_several_queries_at_once_have_the_bits_of_each_alone(n, pairs, wanted, a
     rows, weights = together(index, queries, np.uint32(1), np.uint32(1), scratch)
     for query, its_rows, its_weights in zip(queries, rows, weights, strict=True):
         found = nearest(index, query, np.uint32(1), np.uint32(1), scratch)
+        assert scratch.rows[:found].tolist() == its_rows.tolist()
+        assert scratch.log_weights[:found].tobytes() == its_weights.tobytes()
+
+
+@njit
+def of_one_category(index, queries, category, merchants, scratch):
+    """The same of several merchants."""
+    count, visited = np.empty(QUERIES, np.int64), np.empty(len(index.blocks.top), np.int64)
+    rows, weights = np.empty((len(queries), index.neighbours), np.int64), np.empty((len(queries), index.neighbours))
+    own = weigh_together(index, queries, category, scratch, count, visited)
+    for i in range(len(queries)):
+        found = find_heaviest(index, queries, i, category, merchants[i], own, count[i], visited, scratch)
+        rows[i, :found], weights[i, :found] = scratch.rows[:found], scratch.log_weights[:found]
+    return rows, weights
+
+
+@settings(max_examples=80)
+@given(st.integers(1, 3000), st.integers(1, 400), st.integers(1, 200), st.integers(1, QUERIES), st.integers(0, 99))
+def test_queries_of_one_category_at_once_have_the_bits_of_each_alone(n, pairs, wanted, asked, seed):
+    rng = np.random.default_rng(seed)
+    windows = table(rng, n, 7, pairs)
+    index = build_index(windows, Settings(neighbours=wanted), rng.choice([0.5, 3.0, 30.0]))
+    scratch, queries = Scratch.of(index), rng.normal(size=(asked, 7)) * rng.choice([0.1, 1.0, 5.0], (asked, 1))
+    category = np.uint32(rng.choice([*windows.categories, 10**6]))
+    merchants = rng.choice([*windows.merchants, 10**6], asked).astype(np.uint32)
+    rows, weights = of_one_category(index, queries, category, merchants, scratch)
+    for query, merchant, its_rows, its_weights in zip(queries, merchants, rows, weights, strict=True):
+        found = nearest(index, query, category, merchant, scratch)
         assert scratch.rows[:found].tolist() == its_rows.tolist()
         assert scratch.log_weights[:found].tobytes() == its_weights.tobytes()
 
