@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 
@@ -479,6 +479,31 @@ def takeover(others, cap, drift):
 def k_medoids_loss(distances, medoids):
     """Summed distance of every row to the nearest of these medoids."""
     return sum(min(distances[o][m] for m in medoids) for o in range(len(distances)))
+
+
+def path_distances(distances, neighbours):
+    """Shortest paths over edges to each row's nearest others (Floyd and Warshall); beyond the longest where none is."""
+    n = len(distances)
+    paths = [[0.0 if i == j else math.inf for j in range(n)] for i in range(n)]
+    for i in range(n):
+        for j in sorted((j for j in range(n) if j != i), key=lambda j: distances[i][j])[:neighbours]:
+            paths[i][j] = paths[j][i] = distances[i][j]
+    for middle, i, j in product(range(n), repeat=3):
+        paths[i][j] = min(paths[i][j], paths[i][middle] + paths[middle][j])
+    longest = max(length for row in paths for length in row if math.isfinite(length))
+    return [
+        [paths[i][j] if math.isfinite(paths[i][j]) else longest + distances[i][j] for j in range(n)] for i in range(n)
+    ]
+
+
+def adjusted_rand(one, two):
+    """Pairs of rows that are together in both partitions, against how many chance would put there."""
+    pairs = list(combinations(range(len(one)), 2))
+    a = [one[i] == one[j] for i, j in pairs]
+    b = [two[i] == two[j] for i, j in pairs]
+    both, chance = sum(x and y for x, y in zip(a, b, strict=True)), sum(a) * sum(b) / max(len(pairs), 1)
+    most = (sum(a) + sum(b)) / 2
+    return 1.0 if most == chance else (both - chance) / (most - chance)
 
 
 def best_swap_gain(distances, medoids):

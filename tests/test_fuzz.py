@@ -56,6 +56,7 @@ FIXED = {
 # Benchmarks take minutes whatever they are given; their options are tried where they are tested.
 LEFT_OUT = {
     ("watch",),  # serves until it is stopped
+    ("bench", "clusters"),
     ("bench", "engine"),
     ("bench", "kafka"),
     ("bench", "page"),

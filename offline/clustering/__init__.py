@@ -1,7 +1,8 @@
-"""Clustering of labelled series: the paper's Table 1, and the same without its cap, beside elastic distances.
+"""Clustering of labelled series: beside the field without labels, with labels to choose by, and the paper's Table 1.
 
-``data`` brings the series, ``distances`` the grids and matrices, ``protocols`` says how bandwidths are chosen and
-scored, ``evaluate`` runs it over data sets, ``tables`` says it in texts, ``report`` draws it.
+``data`` brings the series, ``distances`` the grids and matrices; ``label_free`` has every method at its defaults,
+``protocols`` says how bandwidths are chosen by labels, and scored; ``evaluate`` runs it over data sets, ``journal``
+keeps what is finished, ``metrics`` compares, ``tables`` says it in texts, ``critical`` and ``report`` draw it.
 """
 
 from offline.bench.peers import peer

@@ -13,6 +13,7 @@ from offline.published import TABLE_1
 from offline.ucr import Labelled, Part, load_ucr
 from stream_ccsd.clustering.outputs import standardised
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.numeric import AnyArray, IntArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +31,11 @@ class Dataset:
         return len(np.unique(self.train.labels))
 
     def capped(self, limit: int | None) -> Dataset:
-        """At most ``limit`` series a part, classes in proportion: scikit-learn's split with seed 42."""
+        """At most ``limit`` series a part, classes in proportion.
+
+        The draw is scikit-learn's stratified split with seed 42, as the paper's samples show. Where that refuses, as it
+        does for a class with one member, it is one of ours, in which every class keeps a member.
+        """
         if limit is None or max(len(self.train), len(self.test)) <= limit:
             return self
         return replace(self, train=_capped(self.train, limit), test=_capped(self.test, limit), cap=limit)
@@ -56,6 +61,18 @@ def load_dataset(root: Path, name: str) -> Dataset:
 
 
 _PARTS: tuple[Part, Part] = ("TRAIN", "TEST")
+
+
+@dataclass(frozen=True)
+class ArchiveSource:
+    """A data set of the archive that is loaded when it is its turn; its name is known before."""
+
+    root: Path
+    name: str
+
+    def __call__(self) -> Dataset:
+        """Load it."""
+        return load_dataset(self.root, self.name)
 
 
 def cylinder_bell_funnel(
@@ -88,13 +105,34 @@ def _standardised(part: Labelled) -> Labelled:
     return replace(part, series=standardised(part.series))
 
 
-def _capped(part: Labelled, limit: int | None) -> Labelled:
-    if limit is None or len(part) <= limit:
+def _capped(part: Labelled, limit: int) -> Labelled:
+    if len(part) <= limit:
         return part
     try:
         kept, _ = peer("sklearn.model_selection").train_test_split(
             range(len(part)), train_size=limit, stratify=part.labels, random_state=42
         )
-    except ValueError as error:
-        raise StreamCcsdError(f"cannot take {limit} series with classes in proportion: {error}") from error
+    except ValueError:
+        kept = proportional_rows(part.labels, limit)
     return replace(part, series=part.series[kept], labels=part.labels[kept])
+
+
+def proportional_rows(labels: AnyArray, limit: int, seed: int = 42) -> IntArray:
+    """So many rows, in their order, with classes in proportion but at least one of each, however small it is.
+
+    >>> labels = np.array(["rare", *["usual"] * 9])
+    >>> labels[proportional_rows(labels, 4)].tolist()
+    ['rare', 'usual', 'usual', 'usual']
+    """
+    _, members, sizes = np.unique(labels, return_inverse=True, return_counts=True)
+    if limit < len(sizes):
+        raise StreamCcsdError(f"cannot take {limit} series of {len(sizes)} classes: each keeps at least one")
+    shares = limit * sizes / len(labels)
+    taken = np.maximum(np.floor(shares).astype(np.int64), 1)
+    while taken.sum() > limit:  # what was rounded up to one member is taken from the class furthest above its share
+        taken[np.argmax(np.where(taken > 1, taken - shares, -np.inf))] -= 1
+    while taken.sum() < limit:
+        taken[np.argmax(np.where(taken < sizes, shares - taken, -np.inf))] += 1
+    rng = np.random.default_rng(seed)
+    drawn = [rng.permutation(np.flatnonzero(members == kind))[:count] for kind, count in enumerate(taken)]
+    return np.sort(np.concatenate(drawn))

@@ -11,6 +11,7 @@ import numpy as np
 
 from offline.bench.peers import peer
 from stream_ccsd.clustering.bandwidths import MULTIPLES, Bandwidths, DivergenceMatrices, bandwidth_grid
+from stream_ccsd.clustering.geometry import PLAIN, Geometry
 from stream_ccsd.clustering.outputs import Output, slope
 from stream_ccsd.divergence.weights import Weighting
 from stream_ccsd.errors import StreamCcsdError
@@ -33,6 +34,7 @@ class Setting:
     output: Output = "value"
     weights: Weighting | None = None
     bandwidths: Bandwidths | None = None
+    geometry: Geometry = PLAIN
     window: int | None = None
     cost: float | None = None
 
@@ -44,6 +46,8 @@ class Setting:
             facts |= {"weights": self.weights, "tau": b.tau, "sigma": b.slope_sigma if b.sigma is None else b.sigma}
             if b.sigma is not None and b.slope_sigma is not None:
                 facts["slope_sigma"] = b.slope_sigma
+        if self.geometry != PLAIN:
+            facts |= {"root": self.geometry.root, "neighbours": self.geometry.neighbours}
         if self.distance == "dtw":
             facts["window"] = self.window
         if self.distance == "msm":
@@ -76,7 +80,7 @@ def matrices(settings: Sequence[Setting], series: FloatArray) -> Iterator[tuple[
         if setting.bandwidths is not None and setting.weights is not None:
             if setting.weights not in divergence:
                 divergence[setting.weights] = DivergenceMatrices(series, weighting=setting.weights)
-            yield setting, divergence[setting.weights].at(setting.bandwidths)
+            yield setting, setting.geometry.of(divergence[setting.weights].at(setting.bandwidths))
         else:
             compared = slope(series) if setting.output == "slope" else series
             yield setting, _BASELINES[setting.distance](compared, setting)

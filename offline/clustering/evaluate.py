@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pandas as pd
 
 from offline.clustering.cache import MatrixCache
 from offline.clustering.data import Dataset
-from offline.clustering.distances import Distance, Setting
+from offline.clustering.distances import DISTANCES, Distance, Setting
+from offline.clustering.journal import Journal
+from offline.clustering.label_free import Rival, judge_label_free
 from offline.clustering.metrics import compare
 from offline.clustering.pictures import Picture, picture_of
 from offline.clustering.protocols import (
@@ -28,9 +30,19 @@ from stream_ccsd.clustering.bandwidths import Bandwidths
 from stream_ccsd.clustering.medoids import Method
 from stream_ccsd.clustering.outputs import Output
 from stream_ccsd.divergence.weights import Weighting
-from stream_ccsd.progress import Progress
+from stream_ccsd.errors import StreamCcsdError
 
 METHODS: tuple[Method, ...] = ("alternating", "fasterpam")
+
+Source = Callable[[], Dataset]
+"""Gives a data set when it is its turn; its attribute ``name``, if it has one, names what cannot be loaded."""
+
+
+class NotedProgress(Protocol):
+    """Called with ``(done, total)`` and what is being done, every now and then."""
+
+    def __call__(self, done: int, total: int, note: str | None = None) -> None:
+        """Show it."""
 
 
 @dataclass(frozen=True)
@@ -38,14 +50,14 @@ class Experiment:
     """What is to be evaluated."""
 
     protocol: ProtocolName
-    distances: tuple[Distance, ...]
+    distances: tuple[Distance | Rival, ...]
     weights: tuple[Weighting, ...] = ("one-sided",)
     outputs: tuple[Output, ...] = ("value", "slope", "both")
     cap: int | None = None
     published: bool = False
     bandwidths: tuple[float, float] | None = None
 
-    def jobs(self) -> list[tuple[Distance, Weighting]]:
+    def jobs(self) -> list[tuple[Distance | Rival, Weighting]]:
         """The distances; the divergence by each way of weighting, which others do not know."""
         return [(d, w) for d in self.distances for w in (self.weights if d == "ccsd" else self.weights[:1])]
 
@@ -60,38 +72,121 @@ class Experiment:
         return Setting("ccsd", "value", weights, Bandwidths("value", *pair))
 
 
+class _Evaluation:
+    """A run over data sets, as far as it has come."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        cache: Path | None,
+        progress: Callable[[int, str], None],
+        pictures: list[Picture] | None,
+    ) -> None:
+        self.experiment, self.pictures, self.progress = experiment, pictures, progress
+        self.matrices, self.journal = MatrixCache(cache), Journal(cache)
+        self.runs: list[Run] = []
+        self.failed: list[dict[str, str]] = []
+        self.finished: list[str] = []  # data sets on which nothing failed
+
+    def dataset(self, source: Source, number: int) -> None:
+        """All that is asked about one data set; what cannot be done is written down, and the rest goes on."""
+        before = len(self.failed)
+        name = str(getattr(source, "name", f"data set {number + 1}"))
+        try:
+            dataset = source()
+            name = dataset.name
+            dataset = dataset.paper_capped() if self.experiment.protocol == "paper" else dataset
+            dataset = dataset.capped(self.experiment.cap)
+        except Exception as error:
+            self.failed.append({"dataset": name, "reason": _reason(error)})
+            return
+        jobs = self.experiment.jobs()
+        for job, (distance, weights) in enumerate(jobs):
+            self.progress(number * len(jobs) + job, f"{name}: {distance}")
+            try:
+                self.job(dataset, distance, weights)
+            except Exception as error:
+                self.failed.append({"dataset": name, "distance": distance, "reason": _reason(error)})
+        if len(self.failed) == before:
+            self.finished.append(name)
+
+    def job(self, dataset: Dataset, distance: Distance | Rival, weights: Weighting) -> None:
+        """One distance on one data set, or what an earlier run found there."""
+        drawn = self.pictures is not None and distance == "ccsd" and weights == self.experiment.weights[0]
+
+        def work() -> dict[str, Any]:
+            rows, shown = self._judged(dataset, distance, weights)
+            picture = picture_of(dataset, shown).as_plain() if drawn and shown is not None else None
+            return {"runs": rows, "picture": picture}
+
+        asked = asdict(self.experiment)
+        about = {
+            "dataset": dataset.name,
+            "data": dataset.fingerprint,
+            "experiment": {name: asked[name] for name in ("protocol", "outputs", "published", "bandwidths")},
+            "distance": distance,
+            "weights": weights,
+        }
+        entry = self.journal.entry(about, work, lambda kept: "runs" in kept and not (drawn and not kept.get("picture")))
+        head = {"dataset": dataset.name, "protocol": self.experiment.protocol}
+        self.runs += [{**head, **row, **_sizes(dataset, self.experiment)} for row in entry["runs"]]
+        if self.pictures is not None and entry.get("picture"):
+            self.pictures.append(Picture.of_plain(entry["picture"]))
+
+    def _judged(
+        self, dataset: Dataset, distance: Distance | Rival, weights: Weighting
+    ) -> tuple[list[Run], Choice | None]:
+        if self.experiment.protocol == "label-free":
+            row, choice = judge_label_free(dataset, distance, weights, self.matrices)
+            return [row], choice
+        if distance not in DISTANCES:
+            raise StreamCcsdError(f"{distance} has no settings to choose: it is for the label-free protocol")
+        choices = choose(dataset, self.experiment, distance, weights, self.matrices)
+        return judge(dataset, choices, self.matrices), _shown(choices)
+
+
 def evaluate_clustering(
-    datasets: Sequence[Callable[[], Dataset]],
+    datasets: Sequence[Source],
     experiment: Experiment,
     cache: Path | None = None,
-    progress: Progress | None = None,
+    progress: NotedProgress | None = None,
     pictures: list[Picture] | None = None,
 ) -> dict[str, Any]:
-    """Runs in plain data; with several data sets under the full protocol, the comparison of distances too.
+    """Runs in plain data; with several data sets, but for the paper's protocol, the comparison of distances too.
 
-    What is to be drawn is added to ``pictures``, where given.
+    A data set that cannot be read, capped or clustered is listed under ``failed`` with the reason, and the others go
+    on. Ctrl-C ends the work, not the result: what is finished by then is in it, and ``complete`` is false. What is
+    finished is also kept in the cache's folder, where the next run finds it (``kept`` counts that). What is to be
+    drawn is added to ``pictures``, where given.
     """
-    runs: list[Run] = []
-    kept = MatrixCache(cache)
-    jobs = experiment.jobs()
-    for number, load in enumerate(datasets):
-        dataset = load()
-        dataset = dataset.paper_capped() if experiment.protocol == "paper" else dataset
-        dataset = dataset.capped(experiment.cap)
-        for job, (distance, weights) in enumerate(jobs):
-            choices = choose(dataset, experiment, distance, weights, kept)
-            for row in judge(dataset, choices, kept):
-                runs.append(
-                    {"dataset": dataset.name, "protocol": experiment.protocol, **row, **_sizes(dataset, experiment)}
-                )
-            if pictures is not None and distance == "ccsd" and weights == experiment.weights[0]:
-                pictures.append(picture_of(dataset, _shown(choices)))
-            if progress:
-                progress(number * len(jobs) + job + 1, len(datasets) * len(jobs))
-    result: dict[str, Any] = {"runs": runs}
-    if experiment.protocol == "full":
-        result["comparison"] = comparison(runs)
+
+    def tell(done: int, note: str) -> None:
+        if progress:
+            progress(done, len(datasets) * len(experiment.jobs()), note)
+
+    evaluation = _Evaluation(experiment, cache, tell, pictures)
+    try:
+        for number, source in enumerate(datasets):
+            evaluation.dataset(source, number)
+        complete = True
+    except KeyboardInterrupt:
+        complete = False
+    result: dict[str, Any] = {
+        "runs": evaluation.runs,
+        "failed": evaluation.failed,
+        "complete": complete,
+        "kept": evaluation.journal.found,
+    }
+    if experiment.protocol != "paper":
+        # Means are over the same data sets for all: one that a distance failed on, or was stopped at, is not in them.
+        result["comparison"] = comparison([run for run in evaluation.runs if run["dataset"] in evaluation.finished])
     return result
+
+
+def _reason(error: Exception) -> str:
+    """In words; of what nobody foresaw, its kind too."""
+    said = str(error) or type(error).__name__
+    return said if isinstance(error, StreamCcsdError | ValueError) else f"{type(error).__name__}: {said}"
 
 
 def choose(
@@ -106,12 +201,16 @@ def choose(
 
 def comparison(runs: list[Run]) -> dict[str, Any] | None:
     """All rows by NMI over the data sets, against the divergence with its output chosen on TRAIN."""
+    if not runs:
+        return None
     table = pd.DataFrame(runs).assign(method=[method_name(run) for run in runs])
     scores = table.pivot_table(index="dataset", columns="method", values="nmi_mean", sort=False).dropna(axis=1)
     reference = next((n for n in ("ccsd", *scores) if n in scores and n.startswith("ccsd")), None)
     if reference is None or min(scores.shape) < 2:
         return None
-    return compare(scores, reference)
+    means = table.groupby("method", sort=False)[["ari_mean", "accuracy_mean", "seconds"]].mean()
+    others = {f"mean_{name.removesuffix('_mean')}": means[name][list(scores)].to_dict() for name in means}
+    return compare(scores, reference) | others
 
 
 def _shown(choices: list[Choice]) -> Choice:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from offline.clustering.data import Dataset
 from offline.clustering.distances import Setting, matrices
 from offline.clustering.metrics import mutual_information
 from offline.clustering.protocols import Choice, cluster
-from stream_ccsd.clustering.bandwidths import MULTIPLES, TAUS
+from stream_ccsd.clustering.bandwidths import MULTIPLES, TAUS, Bandwidths
+from stream_ccsd.clustering.geometry import Geometry
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.sampling import some_rows
 
@@ -29,6 +31,22 @@ class Picture:
     clusters: AnyArray
     by_tau: list[tuple[float, float]]
     by_sigma: list[tuple[float, float]]  # multiples of the chosen sigma
+
+    def as_plain(self) -> dict[str, Any]:
+        """For JSON."""
+        arrays = {name: getattr(self, name).tolist() for name in ("places", "classes", "clusters")}
+        others = {name: getattr(self, name) for name in ("dataset", "by_tau", "by_sigma")}
+        return {**others, **arrays, "setting": asdict(self.setting)}
+
+    @classmethod
+    def of_plain(cls, plain: dict[str, Any]) -> Picture:
+        """From what :meth:`as_plain` gives, also by way of JSON."""
+        bandwidths = Bandwidths(**plain["setting"]["bandwidths"])
+        geometry = Geometry(**plain["setting"]["geometry"])
+        setting = Setting(**{**plain["setting"], "bandwidths": bandwidths, "geometry": geometry})
+        arrays = {name: np.array(plain[name]) for name in ("places", "classes", "clusters")}
+        by_tau, by_sigma = ([(float(x), float(y)) for x, y in plain[name]] for name in ("by_tau", "by_sigma"))
+        return cls(plain["dataset"], setting, by_tau=by_tau, by_sigma=by_sigma, **arrays)
 
 
 def picture_of(dataset: Dataset, choice: Choice) -> Picture:

@@ -1,14 +1,15 @@
 """How a setting is chosen on TRAIN and judged on TEST: the paper's way, and one with less luck in it.
 
 Both use k-medoids with as many clusters as classes. Labels of TRAIN choose a setting, unless the choice is
-label-free; labels of TEST are only ever compared with the clusters found.
+label-free; labels of TEST are only ever compared with the clusters found. ``label_free`` has the third protocol, which
+knows no labels at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from os import cpu_count
 from typing import Any, Literal
 
@@ -20,14 +21,15 @@ from offline.clustering.data import Dataset
 from offline.clustering.distances import Distance, Setting, grid
 from offline.clustering.metrics import agreement, mutual_information
 from stream_ccsd.clustering.bandwidths import MULTIPLES, PAPER_MULTIPLES, TAUS
+from stream_ccsd.clustering.geometry import Geometry
 from stream_ccsd.clustering.medoids import Clustering, Method, k_medoids
 from stream_ccsd.clustering.outputs import Output
-from stream_ccsd.clustering.selection import DEFAULT_OUTPUTS, silhouette
+from stream_ccsd.clustering.selection import DEFAULT_GEOMETRY, DEFAULT_OUTPUTS, select_bandwidths
 from stream_ccsd.divergence.weights import Weighting
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.sampling import some_rows
 
-ProtocolName = Literal["paper", "full"]
+ProtocolName = Literal["label-free", "full", "paper"]
 Run = dict[str, Any]
 
 SEEDS = (0, 1, 2, 3, 4)
@@ -43,11 +45,10 @@ _MANY_SERIES, _FEW_STARTS = 2000, 3
 
 @dataclass(frozen=True)
 class Trial:
-    """A setting tried on TRAIN: its NMI by which labels choose; its silhouette where a choice goes without them."""
+    """A setting tried on TRAIN, and its NMI by which labels choose; None where a choice goes without them."""
 
     setting: Setting
-    nmi: float
-    silhouette: float = float("nan")
+    nmi: float | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +96,7 @@ def choose_as_the_paper(
             clusters = cluster(distances, dataset.classes, method).labels
             trials[method].append(Trial(setting, mutual_information(train.labels, clusters)))
     how = "given" if given else "train nmi"
-    return [Choice(_best(tried, "nmi"), method, ("value",), how, starts=1) for method, tried in trials.items()]
+    return [Choice(_best(tried), method, ("value",), how, starts=1) for method, tried in trials.items()]
 
 
 def choose_with_care(
@@ -114,10 +115,7 @@ def choose_with_care(
     with ThreadPoolExecutor(cpu_count()) as pool:
         for setting, distances, _ in cache.matrices(settings, train.series):
             scores = pool.map(lambda part, d=distances: _part_score(d, train.labels, part, k), parts)
-            trial = Trial(setting, float(np.mean(list(scores))))
-            if distance == "ccsd":
-                trial = replace(trial, silhouette=silhouette(distances, k_medoids(distances, k, starts=3).labels))
-            trials.append(trial)
+            trials.append(Trial(setting, float(np.mean(list(scores)))))
     if given:
         return [Choice(trials[0], "fasterpam", (given.output,), "given")]
     tried = list(dict.fromkeys(t.setting.output for t in trials))
@@ -125,17 +123,30 @@ def choose_with_care(
     chosen = []
     for group in groups:
         within = [t for t in trials if t.setting.output in group]
-        chosen.append(Choice(_best(within, "nmi"), "fasterpam", group, "train nmi"))
+        chosen.append(Choice(_best(within), "fasterpam", group, "train nmi"))
     if distance == "ccsd":
-        free = [t for t in trials if t.setting.output in DEFAULT_OUTPUTS] or trials
-        among = tuple(dict.fromkeys(t.setting.output for t in free))
-        chosen.append(Choice(_best(free, "silhouette"), "fasterpam", among, "label-free"))
+        among = tuple(o for o in tried if o in DEFAULT_OUTPUTS) or tuple(tried)
+        chosen.append(
+            Choice(Trial(label_free_setting(train.series, k, weights, among)), "fasterpam", among, "label-free")
+        )
     return chosen
+
+
+def label_free_setting(
+    series: FloatArray,
+    k: int,
+    weights: Weighting,
+    outputs: Sequence[Output] = DEFAULT_OUTPUTS,
+    geometry: Geometry = DEFAULT_GEOMETRY,
+) -> Setting:
+    """The divergence as the estimator has it by default: bandwidths from the series alone."""
+    found = select_bandwidths(series, k, outputs=outputs, weighting=weights, geometry=geometry).bandwidths
+    return Setting("ccsd", found.output, weights, found, geometry)
 
 
 def judge(dataset: Dataset, choices: Sequence[Choice], cache: MatrixCache) -> list[Run]:
     """Every choice on TEST, five seeds each; a setting chosen twice is computed once."""
-    test, k = dataset.test, dataset.classes
+    test, k = dataset.test, min(dataset.classes, len(dataset.test))
     rows = {id(choice): choice.row() for choice in choices}
     for setting, distances, seconds in cache.matrices(list({c.trial.setting: 0 for c in choices}), test.series):
         scores: dict[Method, Run] = {}
@@ -143,7 +154,7 @@ def judge(dataset: Dataset, choices: Sequence[Choice], cache: MatrixCache) -> li
             if choice.method not in scores:
                 starts = min(choice.starts, _FEW_STARTS) if len(test) > _MANY_SERIES else choice.starts
                 clusterings = [cluster(distances, k, choice.method, seed, starts) for seed in SEEDS]
-                scores[choice.method] = _spread(pd.DataFrame(agreement(test.labels, c.labels) for c in clusterings))
+                scores[choice.method] = spread(test.labels, [c.labels for c in clusterings])
             rows[id(choice)] |= {**scores[choice.method], "seconds": seconds}
     return list(rows.values())
 
@@ -159,9 +170,9 @@ def _subsamples(n: int, k: int) -> list[AnyArray]:
     return [some_rows(n, size, rng) for _ in range(_SUBSAMPLES)]
 
 
-def _best(trials: Sequence[Trial], by: str) -> Trial:
-    """The highest; of equals the first tau of the grid, then the first sigma, as the paper's choices show."""
-    return max(sorted(trials, key=_tau_place), key=lambda trial: getattr(trial, by))
+def _best(trials: Sequence[Trial]) -> Trial:
+    """The highest NMI; of equals the first tau of the grid, then the first sigma, as the paper's choices show."""
+    return max(sorted(trials, key=_tau_place), key=lambda trial: trial.nmi or 0.0)
 
 
 def _tau_place(trial: Trial) -> int:
@@ -169,9 +180,9 @@ def _tau_place(trial: Trial) -> int:
     return TAUS.index(bandwidths.tau) if bandwidths is not None and bandwidths.tau in TAUS else 0
 
 
-def _spread(scores: pd.DataFrame) -> Run:
-    """Mean and deviation of each figure over the seeds."""
-    spread: Run = {}
-    for name, values in scores.items():
-        spread |= {f"{name}_mean": float(values.mean()), f"{name}_std": float(values.std(ddof=0))}
-    return spread
+def spread(classes: AnyArray, clusters: Sequence[AnyArray]) -> Run:
+    """Mean and deviation, over the seeds, of each figure of agreement."""
+    found: Run = {}
+    for name, values in pd.DataFrame(agreement(classes, labels) for labels in clusters).items():
+        found |= {f"{name}_mean": float(values.mean()), f"{name}_std": float(values.std(ddof=0))}
+    return found

@@ -1,4 +1,4 @@
-"""The clustering evaluation as one page: the table, a map of every data set, the sensitivity to both bandwidths."""
+"""The clustering evaluation as one page: tables, ranks, a map of every data set, the sensitivity to both bandwidths."""
 
 from __future__ import annotations
 
@@ -10,48 +10,96 @@ from typing import Any
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from offline.clustering.critical import draw_critical_difference
 from offline.clustering.metrics import contingency
 from offline.clustering.pictures import Picture
-from offline.clustering.tables import comparison_table, runs_table
+from offline.clustering.tables import comparison_table, failures_table, gaps, runs_table, scores_table
 from stream_ccsd.numeric import AnyArray
 from stream_ccsd.page import BLUE, RED, axes, picture, table, write_page
 
 
 def write_report(result: dict[str, Any], pictures: Sequence[Picture], folder: Path) -> Path:
     """Write ``report.html`` into the folder; returns its path."""
-    runs = result["runs"]
-    parts = [
-        f"<p>Protocol: {runs[0]['protocol']}. k-medoids with as many clusters as classes; settings chosen on TRAIN "
-        "(label-free: without its labels), figures on TEST, mean and deviation over five seeds.</p>"
-    ]
+    runs, failed = result["runs"], result["failed"]
+    parts = [f"<p>{_PROTOCOLS[runs[0]['protocol']]} </p>"] if runs else []
+    if not result["complete"]:
+        parts.append("<p><b>Stopped before the end:</b> what follows is what was finished by then.</p>")
     if result.get("comparison"):
-        parts += _comparison_section(result["comparison"])
-    rows = runs_table(runs)
-    parts += ["<h2>All rows</h2>", table(list(rows), rows.to_numpy().tolist())]
-    if runs[0]["cap"]:
-        parts.append(f"<p class=note>At most {runs[0]['cap']:,} series a part, classes in proportion.</p>")
-    parts.append("<h2>Maps and sensitivity</h2>")
-    parts.append(
-        "<p>Classical scaling of the chosen divergence between test series (at most 600 shown), coloured by class and "
-        "by cluster; TEST NMI when one bandwidth moves away from the chosen one (grey line).</p>"
-    )
+        parts += _comparison_section(result["comparison"], runs)
+    if failed:
+        parts += ["<h2>What could not be done</h2>", _table(failures_table(failed))]
+    if runs:
+        rows = runs_table(runs)
+        if runs[0]["protocol"] == "label-free":  # what all rows have in common, or their names say
+            rows = rows.drop(columns=["method", "choice"])
+        parts += ["<h2>All rows</h2>", _table(rows)]
+        if runs[0]["cap"]:
+            parts.append(f"<p class=note>At most {runs[0]['cap']:,} series a part, classes in proportion.</p>")
+    if pictures:
+        parts.append("<h2>Maps and sensitivity</h2>")
+        parts.append(
+            "<p>Classical scaling of the chosen divergence between test series (at most 600 shown), coloured by class "
+            "and by cluster; TEST NMI when one bandwidth moves away from the chosen one (grey line).</p>"
+        )
     for shown in pictures:
         parts += [f"<h3>{html.escape(shown.dataset)}</h3>", picture(_draw(shown), f"map of {shown.dataset}")]
     return write_page(folder / "report.html", "Clustering with the divergence", parts)
 
 
-def _comparison_section(compared: dict[str, Any]) -> list[str]:
-    methods = comparison_table(compared)
+_PROTOCOLS = {
+    "label-free": "Protocol: label-free. Every method at its defaults clusters TEST's series into as many clusters "
+    "as there are classes; what it chooses, it chooses from them. Labels are only compared with the clusters found. "
+    "Mean and deviation over three seeds.",
+    "full": "Protocol: full. k-medoids with as many clusters as classes; settings chosen on TRAIN (label-free: without "
+    "its labels), figures on TEST, mean and deviation over five seeds.",
+    "paper": "Protocol: the paper's. k-medoids with as many clusters as classes; settings chosen on TRAIN, figures on "
+    "TEST, mean and deviation over five seeds.",
+}
+
+
+_FOR = (
+    "It compares what is there at one time, within a bandwidth of some steps: it is for series in which timing tells "
+    "classes apart, and for those whose slopes do."
+)
+_STRAIGHT = (
+    "Where the same shape comes sooner or later, a distance that warps or shifts time (DTW, MSM, k-Shape) sees what "
+    "this one cannot."
+)
+_PATHS = (
+    "Shifts in time it bridges by way of neighbours, where there are so many series that each lies close to others of "
+    "its kind. Where shapes come sooner or later and series are few, a distance that warps or shifts time (DTW, MSM, "
+    "k-Shape) sees what this one cannot."
+)
+
+
+def _table(frame: Any) -> str:
+    return table(list(frame), frame.to_numpy().tolist())
+
+
+def _comparison_section(compared: dict[str, Any], runs: list[dict[str, Any]]) -> list[str]:
     note = ""
     if "critical_difference" in compared:
         note = (
-            f" Friedman p {compared['friedman_p']:.1e}; mean ranks further apart than "
-            f"{compared['critical_difference']:.2f} differ (Nemenyi, 5 %)."
+            f" Friedman p {compared['friedman_p']:.1e}; by Nemenyi's test mean ranks further apart than "
+            f"{compared['critical_difference']:.2f} differ (5 %)."
         )
+    if runs[0]["protocol"] == "full":
+        note += " A name without an output chose it on TRAIN."
+    ahead, behind = gaps(runs, compared["reference"])
+    ranks = draw_critical_difference(compared)
     return [
-        "<h2>Distances compared</h2>",
-        table(list(methods), methods.to_numpy().tolist()),
-        f"<p class=note>{compared['datasets']} data sets. A name without an output chose it on TRAIN.{note}</p>",
+        "<h2>Methods compared</h2>",
+        _table(comparison_table(compared)),
+        f"<p class=note>Means over {compared['datasets']} data sets; seconds a data set; w/t/l are wins, ties, losses "
+        f"of {html.escape(compared['reference'])}; p is Wilcoxon's, Holm the same corrected for all pairs.{note}</p>",
+        picture(ranks, "mean ranks of the methods, with bars over those that do not differ"),
+        "<p class=note>Mean ranks by NMI, the best on the left. A bar joins methods of which no two differ (Wilcoxon "
+        "with Holm's correction, 5 %).</p>",
+        "<h2>NMI by data set</h2>",
+        _table(scores_table(runs)),
+        "<h2>Which series the divergence is for</h2>",
+        f"<p>Against the best other method it gains most on {html.escape(ahead)}, and loses most on "
+        f"{html.escape(behind)}. {_FOR} {_PATHS if runs[0]['protocol'] == 'label-free' else _STRAIGHT}</p>",
     ]
 
 

@@ -47,6 +47,30 @@ def pairwise(
 
 
 @app.command()
+def clusters(
+    series: Annotated[int, typer.Option(help="How many generated series.", min=10)] = 20_000,
+    compared: Annotated[int, typer.Option(help="Of them, on how many to compare all pairs, too.", min=10)] = 4_000,
+    length: Annotated[int, typer.Option(help="Length of the series.", min=8)] = 140,
+    kinds: Annotated[int, typer.Option(help="Kinds of series in them, and clusters sought.", min=2)] = 10,
+    seed: Annotated[int, typer.Option(help="Of the series, and of what is random in clustering.", min=0)] = 0,
+    json_target: JsonOption = None,
+) -> None:
+    """Clusters of many series, bandwidths chosen without labels: seconds and memory, without a matrix of all pairs.
+
+    On fewer of the series medoids from samples stand beside FasterPAM on all pairs: what is lost.
+    """
+    from offline.bench.clusters import measure_clusters
+
+    if kinds > min(series, compared):
+        raise typer.BadParameter("there must be at least as many series as kinds of them", param_hint="--kinds")
+    check_target(json_target)
+    with progress_bar() as start:
+        bars = start("choosing bandwidths"), start("clustering")
+        result = measure_clusters(series, min(compared, series), length, kinds, seed, *bars)
+    emit(result, json_target, _show_clusters)
+
+
+@app.command()
 def engine(
     data: TransactionsOption = None,
     events: Annotated[int, typer.Option(help="About how many events to stream.", min=100)] = 60_000,
@@ -150,6 +174,20 @@ def page(
     with progress_bar() as start:
         result = measure_page(transactions, alerts, requests, customers, runs, start("bench page"))
     emit(result, json_target, _show_page)
+
+
+def _show_clusters(console: Console, result: dict[str, Any]) -> None:
+    beside = result["compared"]
+    console.print(
+        f"{result['series']:,} series of length {result['length']}, {result['clusters']} clusters, {result['threads']} "
+        f"threads: {result['seconds']:.0f} s ({result['choosing_s']:.0f} s of it for bandwidths), peak memory "
+        f"{result['peak_mb']:,.0f} MB (all pairs alone would take {result['matrix_mb']:,.0f}); NMI {result['nmi']:.3f}"
+    )
+    table = plain_table(f"on {beside['series']:,} of them", [""], ["seconds", "loss", "NMI"])
+    for name, prefix in (("FasterPAM on all pairs", "all_pairs"), ("… on samples", "samples")):
+        figures = (beside[f"{prefix}_{key}"] for key in ("s", "loss", "nmi"))
+        table.add_row(name, *(f"{figure:,.3f}" for figure in figures))
+    console.print(table)
 
 
 def _show_page(console: Console, result: dict[str, Any]) -> None:

@@ -1,10 +1,8 @@
-"""``stream-ccsd evaluate clustering``: the paper's Table 1, and the same without its cap."""
+"""``stream-ccsd evaluate clustering``: beside the field without labels, and with them; the paper's Table 1."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -15,6 +13,7 @@ from rich.markup import escape
 from offline.commands.options import CacheOption, cache_folder
 from stream_ccsd.cli.command import with_options
 from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table, progress_bar
+from stream_ccsd.cli.signals import DEAD_LETTERS, STOPPED
 from stream_ccsd.errors import StreamCcsdError
 
 
@@ -34,10 +33,21 @@ class ClusteringOptions:
         str | None,
         typer.Option(help="Names, comma-separated, or all; by default all, with paper its four."),
     ] = None
-    protocol: Annotated[str, typer.Option(help="paper (Table 1) or full (no cap, slopes too, FasterPAM).")] = "full"
+    protocol: Annotated[
+        str,
+        typer.Option(
+            help="label-free (every method at its defaults on TEST's series, no labels), full (settings chosen by "
+            "TRAIN's labels, slopes too, FasterPAM) or paper (Table 1)."
+        ),
+    ] = "full"
     distances: Annotated[
-        str, typer.Option(help="Of ccsd, dtw, msm, ed. DTW and MSM take minutes on thousands of series.")
-    ] = "ccsd,ed"
+        str | None,
+        typer.Option(
+            help="Of ccsd, dtw, msm, ed, with label-free also kasba, kshape; by default ccsd,ed, with label-free all "
+            "of these, which has ccsd-straight, msm-paths and dtw-paths beside them. DTW and MSM take minutes on "
+            "thousands of series."
+        ),
+    ] = None
     weights: Annotated[str, typer.Option(help="one-sided, two-sided, or both, comma-separated.")] = "one-sided"
     outputs: Annotated[
         str, typer.Option(help="With full, what is compared: of value, slope, both (added), vector (slow).")
@@ -55,19 +65,30 @@ class ClusteringOptions:
 
 @with_options
 def clustering(options: ClusteringOptions) -> None:
-    """Cluster labelled series by C-CSD and other distances; settings are chosen on TRAIN, judged on TEST."""
+    """Cluster labelled series by C-CSD and other methods, without labels or with settings chosen on TRAIN's.
+
+    A data set that cannot be read, capped or clustered is reported, and the others go on. What is finished is kept, and
+    a second run goes on from there; --no-cache starts afresh, and keeps nothing.
+
+    Exit code 0: all was done; 3: some data sets failed, and are listed; 130: stopped by Ctrl-C, what was finished is
+    shown.
+    """
     from offline.clustering.distances import DISTANCES
     from offline.clustering.evaluate import Experiment, evaluate_clustering
+    from offline.clustering.label_free import DEFAULTS, METHODS
     from stream_ccsd.clustering.outputs import Output
     from stream_ccsd.divergence.weights import Weighting
 
-    if options.protocol not in ("paper", "full"):
-        raise typer.BadParameter(f"expected paper or full, got {options.protocol!r}", param_hint="--protocol")
+    if options.protocol not in ("label-free", "full", "paper"):
+        said = f"expected label-free, full or paper, got {options.protocol!r}"
+        raise typer.BadParameter(said, param_hint="--protocol")
+    known: tuple[str, ...] = METHODS if options.protocol == "label-free" else DISTANCES
+    usual = ",".join(DEFAULTS) if options.protocol == "label-free" else "ccsd,ed"
     if (options.tau is None) != (options.sigma is None):
         raise typer.BadParameter("give --tau and --sigma together", param_hint="--tau")
     experiment = Experiment(
         options.protocol,  # type: ignore[arg-type]
-        _names(options.distances, DISTANCES, "--distances"),
+        _names(usual if options.distances is None else options.distances, known, "--distances"),
         _names(options.weights, get_args(Weighting), "--weights"),
         _names(options.outputs, get_args(Output), "--outputs"),
         options.cap,
@@ -85,6 +106,12 @@ def clustering(options: ClusteringOptions) -> None:
 
         typer.echo(f"report: {write_report(result, pictures, options.report)}", err=True)
     emit(result, options.json_target, _show)
+    if result["kept"]:
+        typer.echo(f"{result['kept']} results are of an earlier run; --no-cache starts afresh", err=True)
+    if not result["complete"]:
+        raise typer.Exit(STOPPED)
+    if result["failed"]:
+        raise typer.Exit(DEAD_LETTERS)
 
 
 def _names(given: str, known: Any, option: str) -> tuple[Any, ...]:
@@ -95,8 +122,8 @@ def _names(given: str, known: Any, option: str) -> tuple[Any, ...]:
     return names
 
 
-def _sources(data: Path | None, datasets: str | None, protocol: str) -> list[Callable[[], Any]]:
-    from offline.clustering.data import cylinder_bell_funnel, load_dataset
+def _sources(data: Path | None, datasets: str | None, protocol: str) -> list[Any]:
+    from offline.clustering.data import ArchiveSource, cylinder_bell_funnel
     from offline.published import TABLE_1
     from offline.ucr import dataset_names
 
@@ -118,25 +145,36 @@ def _sources(data: Path | None, datasets: str | None, protocol: str) -> list[Cal
         unknown = [name for name in names if name not in known]
         if unknown:
             raise StreamCcsdError(f"no data set {unknown[0]!r} in {root}; there are {', '.join(known)}")
-    return [partial(load_dataset, root, name) for name in names]
+    return [ArchiveSource(root, name) for name in names]
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
-    from offline.clustering.tables import comparison_table, runs_table
+    from offline.clustering.tables import comparison_table, failures_table, runs_table
 
     runs = result["runs"]
-    cap = f", at most {runs[0]['cap']:,} series a part" if runs[0]["cap"] else ""
-    title = f"{runs[0]['protocol']} protocol{cap}; chosen on TRAIN, NMI on TEST, mean of five seeds"
-    rows = runs_table(runs)
-    if runs[0]["protocol"] == "paper":  # the method is what its rows differ in
-        names = [f"{run['distance']} {run.get('weights') or ''} {run['method']}".replace("  ", " ") for run in runs]
-        rows["distance"] = names
-    rows["data set"] = rows["data set"].map(escape).mask(rows["data set"] == rows["data set"].shift(), "")
-    _print_table(console, title, rows[["data set", "distance", "setting", "NMI", "±", "ARI", "seconds"]], texts=3)
+    if runs:
+        cap = f", at most {runs[0]['cap']:,} series a part" if runs[0]["cap"] else ""
+        free = runs[0]["protocol"] == "label-free"
+        chosen = (
+            "defaults, NMI on TEST, mean of three seeds" if free else "chosen on TRAIN, NMI on TEST, mean of five seeds"
+        )
+        title = f"{runs[0]['protocol']} protocol{cap}; {chosen}"
+        rows = runs_table(runs)
+        if runs[0]["protocol"] == "paper":  # the method is what its rows differ in
+            names = [f"{run['distance']} {run.get('weights') or ''} {run['method']}".replace("  ", " ") for run in runs]
+            rows["distance"] = names
+        rows["data set"] = rows["data set"].map(escape).mask(rows["data set"] == rows["data set"].shift(), "")
+        _print_table(console, title, rows[["data set", "distance", "setting", "NMI", "±", "ARI", "seconds"]], texts=3)
     if result.get("comparison"):
         console.print()
-        title = f"over {result['comparison']['datasets']} data sets; a name without an output chose it on TRAIN"
+        chose = "" if runs[0]["protocol"] == "label-free" else "; a name without an output chose it on TRAIN"
+        title = f"means over {result['comparison']['datasets']} data sets, w/t/l: wins of ccsd{chose}"
         _print_table(console, title, comparison_table(result["comparison"]), texts=1)
+    if result["failed"]:
+        console.print()
+        _print_table(console, "could not be done", failures_table(result["failed"]).map(escape), texts=3)
+    if not result["complete"]:
+        console.print("stopped before the end: the same command goes on from here")
 
 
 def _print_table(console: Console, title: str, rows: Any, texts: int) -> None:

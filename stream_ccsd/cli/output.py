@@ -84,7 +84,10 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[str], Adv
         TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    # Steps may take minutes: the time left is told from the last hour's, not from the last half minute's.
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=3600
+    ) as bar:
 
         def start(description: str) -> Advance:
             task = bar.add_task(description, total=None, visible=False, note="")

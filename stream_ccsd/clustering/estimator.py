@@ -8,10 +8,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stream_ccsd.clustering.bandwidths import TAUS, Bandwidths, DivergenceMatrices, bandwidth_grid
+from stream_ccsd.clustering.bandwidths import TAUS, Bandwidths, bandwidth_grid
+from stream_ccsd.clustering.geometry import NEIGHBOURS, Geometry
 from stream_ccsd.clustering.medoids import Method, k_medoids
 from stream_ccsd.clustering.outputs import Output, series_array, standardised
-from stream_ccsd.clustering.selection import DEFAULT_OUTPUTS, select_bandwidths
+from stream_ccsd.clustering.selection import DEFAULT_OUTPUTS, Criterion, select_bandwidths
+from stream_ccsd.clustering.series import MOST_AT_ONCE, Landmarks, Measure, cluster_series
 from stream_ccsd.divergence.weights import Weighting
 from stream_ccsd.numeric import FloatArray, IntArray
 
@@ -36,11 +38,19 @@ class DivergenceKMedoids(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         rows to those of the fit.
     output
         What is compared: ``value``, ``slope``, ``both`` (the two divergences added), ``vector`` (both as one vector
-        output), or ``auto``: slope or both, whichever separates better.
+        output), or ``auto``: slope or both, chosen as bandwidths are.
     tau
-        Bandwidth in time: steps, or up to 1 a share of the length; None: chosen without labels, by the silhouette.
+        Bandwidth in time: steps, or up to 1 a share of the length; None: chosen without labels.
     sigma
         Bandwidth of what is compared, a pair for ``both`` and ``vector``; None: chosen likewise.
+    criterion
+        What bandwidths are chosen by: ``agreement``, the partition that agrees most with those at all other bandwidths,
+        ``silhouette``, the clusters that lie apart the most, or ``both``, the sum of its ranks by the two.
+    root
+        Cluster by the square root of the divergence, which near 0 is a distance where the divergence is a square.
+    neighbours
+        Measure distances along paths over so many nearest neighbours, so that series of one kind that differ gradually
+        (by a shift in time) stay together; None: straight. Goes with precomputed distances, too.
     weighting
         Of the estimator, ``one-sided`` (the paper's clustering) or ``two-sided`` (its Eq. 3).
     standardise
@@ -49,8 +59,11 @@ class DivergenceKMedoids(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         ``fasterpam`` or ``alternating``.
     n_init
         Random starts; the best is kept.
+    most_at_once
+        Up to so many series all pairs are compared, whose matrix takes the square of that; of more, medoids are sought
+        on samples (CLARA), and all series compared with those.
     random_state
-        Of those starts, and of the sample that bandwidths are chosen on when there are many series.
+        Of those starts and samples, and of the sample that bandwidths are chosen on when there are many series.
 
     Attributes
     ----------
@@ -78,10 +91,14 @@ class DivergenceKMedoids(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         output: Output | Literal["auto"] = "auto",
         tau: float | None = None,
         sigma: float | tuple[float, float] | None = None,
+        criterion: Criterion = "agreement",
+        root: bool = True,
+        neighbours: int | None = NEIGHBOURS,
         weighting: Weighting = "one-sided",
         standardise: bool = True,
         method: Method = "fasterpam",
         n_init: int = 10,
+        most_at_once: int = MOST_AT_ONCE,
         random_state: Any = None,
     ) -> None:
         self.n_clusters = n_clusters
@@ -89,10 +106,14 @@ class DivergenceKMedoids(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         self.output = output
         self.tau = tau
         self.sigma = sigma
+        self.criterion = criterion
+        self.root = root
+        self.neighbours = neighbours
         self.weighting = weighting
         self.standardise = standardise
         self.method = method
         self.n_init = n_init
+        self.most_at_once = most_at_once
         self.random_state = random_state
 
     def fit(self, X: Series, y: Any = None) -> DivergenceKMedoids:
@@ -105,13 +126,19 @@ class DivergenceKMedoids(ClusterMixin, TransformerMixin, BaseEstimator):  # type
             raise ValueError(f"n_clusters={self.n_clusters} must lie between 1 and n_samples={len(table)}")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self.bandwidths_: Bandwidths | None = None
+        how: dict[str, Any] = {"method": self.method, "starts": self.n_init, "seed": seed}
+        self._landmarks: Landmarks | None = None
         if self.metric == "precomputed":
-            distances = table
+            distances = self._geometry().of(table)
+            clustering = k_medoids(distances, self.n_clusters, **how)
+            self._known: FloatArray = distances[:, clustering.medoids]
         else:
             compared = self._prepared(table)
             self.bandwidths_ = self._bandwidths(compared, seed)
-            distances = DivergenceMatrices(compared, weighting=self.weighting).at(self.bandwidths_)
-        clustering = k_medoids(distances, self.n_clusters, method=self.method, starts=self.n_init, seed=seed)
+            measure = Measure(self.bandwidths_, self.weighting, self._geometry())
+            clustering, self._landmarks = cluster_series(
+                compared, self.n_clusters, measure, most_at_once=self.most_at_once, **how
+            )
         self.medoid_indices_: IntArray = clustering.medoids
         self.labels_: IntArray = clustering.labels
         self.inertia_ = clustering.loss
@@ -122,16 +149,21 @@ class DivergenceKMedoids(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         """Distances ``(series, clusters)`` to the medoids."""
         check_is_fitted(self)
         table = self._table(X, reset=False)
-        if self.bandwidths_ is None:
+        if self._landmarks is not None:
+            return self._landmarks.to_medoids(self._prepared(table))
+        if self.neighbours is None:
             return table[:, self.medoid_indices_]
-        assert self.cluster_centers_ is not None
-        medoids = self._prepared(self.cluster_centers_)
-        # Medoids first: the ridge then comes from them alone, so a series' answer does not depend on its neighbours.
-        return DivergenceMatrices(medoids, self._prepared(table), weighting=self.weighting).at(self.bandwidths_).T
+        return self._geometry().through(table, self._known)
 
     def predict(self, X: Series) -> IntArray:
         """The nearest medoid's cluster for each series."""
         return np.argmin(self.transform(X), axis=1)
+
+    def _geometry(self) -> Geometry:
+        """Of divergences; distances that were computed elsewhere are no squares."""
+        if self.neighbours is not None and self.neighbours < 1:
+            raise ValueError(f"neighbours must be at least 1, or None, got {self.neighbours}")
+        return Geometry(self.root and self.metric == "ccsd", self.neighbours)
 
     def _prepared(self, series: FloatArray) -> FloatArray:
         return standardised(series) if self.standardise else series
@@ -145,7 +177,14 @@ class DivergenceKMedoids(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         else:
             grid = bandwidth_grid(series, outputs, TAUS if self.tau is None else (self.tau,))
         return select_bandwidths(
-            series, self.n_clusters, weighting=self.weighting, grid=grid, starts=min(3, self.n_init), seed=seed
+            series,
+            self.n_clusters,
+            weighting=self.weighting,
+            grid=grid,
+            criterion=self.criterion,
+            geometry=self._geometry(),
+            starts=min(3, self.n_init),
+            seed=seed,
         ).bandwidths
 
     def _given(self, tau: float) -> Bandwidths:

@@ -1,13 +1,17 @@
-"""Bandwidths without labels: those whose clusters lie apart the most."""
+"""Bandwidths without labels: those whose clusters lie apart, and which most other bandwidths find, too."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from scipy.stats import rankdata
 
+from stream_ccsd.clustering.agreement import adjusted_rand
 from stream_ccsd.clustering.bandwidths import Bandwidths, DivergenceMatrices, bandwidth_grid
+from stream_ccsd.clustering.geometry import Geometry
 from stream_ccsd.clustering.medoids import k_medoids
 from stream_ccsd.clustering.outputs import Output
 from stream_ccsd.compiling import compiled
@@ -19,12 +23,23 @@ from stream_ccsd.sampling import some_rows
 # Outputs to choose among when nobody says: values alone cluster worse than slopes, or both, on most data sets.
 DEFAULT_OUTPUTS: tuple[Output, ...] = ("slope", "both")
 
+DEFAULT_GEOMETRY = Geometry()
+
+# Agreement: what is in the series shows at many bandwidths, what is in a bandwidth at few. Silhouette: clusters lie
+# apart; alone it often prefers a bandwidth that sees nothing but one odd group. Both: the sum of the two ranks.
+Criterion = Literal["both", "agreement", "silhouette"]
+CRITERIA: tuple[Criterion, ...] = ("both", "agreement", "silhouette")
+
+# Scores equal to so many digits are equal: rounding is not to rank them.
+_DIGITS = 9
+
 
 @dataclass(frozen=True)
 class Selected:
-    """The bandwidths of the highest mean silhouette, and that silhouette."""
+    """The chosen bandwidths, their partition's mean agreement with those at all others, and its silhouette."""
 
     bandwidths: Bandwidths
+    agreement: float
     silhouette: float
 
 
@@ -35,6 +50,8 @@ def select_bandwidths(
     outputs: Sequence[Output] = DEFAULT_OUTPUTS,
     weighting: Weighting = "one-sided",
     grid: Sequence[Bandwidths] | None = None,
+    criterion: Criterion = "agreement",
+    geometry: Geometry = DEFAULT_GEOMETRY,
     starts: int = 3,
     sample: int = 500,
     seed: int = 0,
@@ -42,11 +59,17 @@ def select_bandwidths(
 ) -> Selected:
     """Try the grid on the series, or on a random ``sample`` of them; the first of equals is kept.
 
+    Every point of the grid gives a partition into ``k`` clusters. ``agreement`` chooses the one whose adjusted Rand
+    index with all others is highest in the mean, ``silhouette`` the one whose clusters lie apart the most, and ``both``
+    the one with the highest sum of its ranks by the two.
+
     >>> t = np.linspace(0, 6, 50)
     >>> series = np.vstack([np.sin(t + 0.1 * i) for i in range(5)] + [np.sin(2 * t + 0.1 * i) for i in range(5)])
-    >>> select_bandwidths(series, 2).silhouette > 0.8
+    >>> select_bandwidths(series, 2).agreement > 0.8
     True
     """
+    if criterion not in CRITERIA:
+        raise ValueError(f"criterion must be one of {', '.join(CRITERIA)}, got {criterion!r}")
     sample = max(sample, 3 * k)
     if len(series) > sample:
         series = series[some_rows(len(series), sample, seed)]
@@ -54,17 +77,33 @@ def select_bandwidths(
     if not points:
         raise ValueError("there are no bandwidths to choose among")
     matrices = DivergenceMatrices(series, weighting=weighting)
-    best: Selected | None = None
+    partitions, apart = [], []
     for done, point in enumerate(points, start=1):
-        distances = matrices.at(point)
-        clusters = k_medoids(distances, k, starts=starts, seed=seed)
-        score = silhouette(distances, clusters.labels)
-        if best is None or score > best.silhouette:
-            best = Selected(point, score)
+        distances = geometry.of(matrices.at(point))
+        partitions.append(k_medoids(distances, k, starts=starts, seed=seed).labels)
+        apart.append(silhouette(distances, partitions[-1]))
         if progress:
             progress(done, len(points))
-    assert best is not None
-    return best
+    agreement = mean_agreement(np.array(partitions))
+    scores = {
+        "agreement": agreement,
+        "silhouette": np.array(apart),
+        "both": rankdata(agreement.round(_DIGITS)) + rankdata(np.round(apart, _DIGITS)),
+    }[criterion]
+    best = int(np.argmax(scores))
+    return Selected(points[best], float(agreement[best]), apart[best])
+
+
+def mean_agreement(partitions: IntArray) -> FloatArray:
+    """Of each partition, a row, the mean adjusted Rand index with the others; 1 where there is no other.
+
+    >>> mean_agreement(np.array([[0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1]]))
+    array([ 0.25,  0.25, -0.5 ])
+    """
+    others = len(partitions) - 1
+    if not others:
+        return np.ones(1)
+    return (adjusted_rand(partitions).sum(axis=1) - 1.0) / others
 
 
 def silhouette(distances: FloatArray, labels: IntArray) -> float:

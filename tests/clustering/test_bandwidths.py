@@ -1,11 +1,17 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.metrics import silhouette_score
 
+from stream_ccsd.clustering.agreement import adjusted_rand
 from stream_ccsd.clustering.bandwidths import TAUS, Bandwidths, DivergenceMatrices, bandwidth_grid
+from stream_ccsd.clustering.geometry import PLAIN, Geometry
+from stream_ccsd.clustering.medoids import k_medoids
 from stream_ccsd.clustering.outputs import series_array, slope, standardised
 from stream_ccsd.clustering.selection import select_bandwidths, silhouette
 from stream_ccsd.divergence import pairwise_divergence
+from tests import naive
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +81,49 @@ def test_selection_finds_the_scale_that_separates():
     t = np.linspace(0, 20, 80)
     rng = np.random.default_rng(1)
     series = np.vstack([np.sin((1 + k) * t) + 0.3 * rng.normal(size=80) for k in (0, 1) for _ in range(12)])
-    chosen = select_bandwidths(standardised(series), 2)
-    matrix = DivergenceMatrices(standardised(series), weighting="one-sided").at(chosen.bandwidths)
-    assert matrix[:12, :12].mean() < matrix[:12, 12:].mean() / 2
-    assert select_bandwidths(standardised(series), 2, sample=16).silhouette > 0.3
+    for criterion in ("both", "silhouette", "agreement"):
+        chosen = select_bandwidths(standardised(series), 2, criterion=criterion)
+        matrix = DivergenceMatrices(standardised(series), weighting="one-sided").at(chosen.bandwidths)
+        assert len(set(matrix[:, [0, 12]].argmin(axis=1)[:12])) == 1
+        assert matrix[:12, :12].mean() < matrix[:12, 12:].mean() / (1 if criterion == "agreement" else 2)
+    assert select_bandwidths(standardised(series), 2, sample=16).agreement > 0.5
+    plain = select_bandwidths(standardised(series), 2, sample=16, criterion="silhouette", geometry=PLAIN)
+    assert plain.silhouette > 0.3
+    with pytest.raises(ValueError, match="both, agreement, silhouette"):
+        select_bandwidths(series, 2, criterion="gap")
     with pytest.raises(ValueError, match="no bandwidths"):
         select_bandwidths(series, 2, grid=[])
+
+
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 5), st.integers(0, 10**6))
+def test_agreement_counts_pairs(n, k, count, seed):
+    partitions = np.random.default_rng(seed).integers(0, k, (count, n))
+    expected = [[naive.adjusted_rand(a, b) for b in partitions.tolist()] for a in partitions.tolist()]
+    np.testing.assert_allclose(adjusted_rand(partitions), expected, atol=1e-12)
+
+
+def test_what_is_chosen_agrees_with_most_bandwidths_and_lies_apart(walks):
+    grid = bandwidth_grid(walks, ("slope", "both"))
+    matrices = DivergenceMatrices(walks, weighting="one-sided")
+    distances = [Geometry().of(matrices.at(point)) for point in grid]
+    partitions = [k_medoids(d, 3, starts=3).labels for d in distances]
+    agreement = [
+        np.mean([naive.adjusted_rand(own.tolist(), other.tolist()) for j, other in enumerate(partitions) if j != i])
+        for i, own in enumerate(partitions)
+    ]
+    apart = [silhouette(d, labels) for d, labels in zip(distances, partitions, strict=True)]
+
+    def ranks(scores):  # a tie has the mean of its ranks
+        rounded = np.round(scores, 9)
+        return [(np.sum(rounded < score) + np.sum(rounded <= score)) / 2 for score in rounded]
+
+    for criterion, scores in (
+        ("agreement", np.round(agreement, 12)),
+        ("silhouette", apart),
+        ("both", np.add(ranks(agreement), ranks(apart))),
+    ):
+        chosen, best = select_bandwidths(walks, 3, criterion=criterion), int(np.argmax(scores))
+        assert chosen.bandwidths == grid[best]
+        assert (chosen.agreement, chosen.silhouette) == pytest.approx((agreement[best], apart[best]))
+    alone = select_bandwidths(walks, 3, grid=grid[:1])
+    assert (alone.bandwidths, alone.agreement) == (grid[0], 1.0)

@@ -5,19 +5,23 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy.spatial.distance import cdist
+from scipy.stats import wilcoxon
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from typer.testing import CliRunner
 
 from offline.clustering import cache as cache_module
 from offline.clustering.cache import MatrixCache
-from offline.clustering.data import cylinder_bell_funnel, load_dataset
+from offline.clustering.data import Dataset, cylinder_bell_funnel, load_dataset, proportional_rows
 from offline.clustering.distances import Setting, grid, matrices
 from offline.clustering.evaluate import Experiment, comparison, evaluate_clustering
-from offline.clustering.metrics import agreement, compare, mutual_information
+from offline.clustering.metrics import agreement, compare, mutual_information, paired_tests
 from offline.clustering.tables import comparison_table
 from offline.published import TABLE_1
 from stream_ccsd.cli.main import app
+from stream_ccsd.errors import StreamCcsdError
 from tests.offline import pinned
 
 TOY = cylinder_bell_funnel(train=18, test=30, length=40)
@@ -94,20 +98,39 @@ def test_comparison_counts_and_ranks():
     assert [against["dtw"][k] for k in ("wins", "ties", "losses")] == [1, 1, 1]
     assert compared["mean_rank"]["ed"] == 3
     assert compared["critical_difference"] == pytest.approx(2.343 * np.sqrt(12 / 18), abs=1e-3)
-    table = comparison_table(compared)
+    others = {f"mean_{figure}": dict.fromkeys(scores, 0.5) for figure in ("ari", "accuracy", "seconds")}
+    table = comparison_table(compared | others)
     assert table["distance"].tolist() == ["dtw", "ccsd", "ed"]
-    assert table["ccsd wins/ties/loses"].tolist() == ["1/1/1", "", "3/0/0"]
+    assert table["w/t/l"].tolist() == ["1/1/1", "", "3/0/0"]
+
+
+def test_pairs_are_tested_together():
+    rng = np.random.default_rng(0)
+    base = rng.normal(size=(40, 1))
+    scores = pd.DataFrame(base + [0.0, 0.01, 1.0] + 0.1 * rng.normal(size=(40, 3)), columns=["a", "b", "c"])
+    tests = {tuple(test["methods"]): test for test in paired_tests(scores)}
+    for (one, two), test in tests.items():
+        assert test["wilcoxon_p"] == wilcoxon(scores[one], scores[two]).pvalue
+    near, far = tests["a", "b"], sorted([tests["a", "c"]["wilcoxon_p"], tests["b", "c"]["wilcoxon_p"]])
+    assert near["holm_p"] == near["wilcoxon_p"] > 0.05
+    assert tests["b", "c"]["holm_p"] == pytest.approx(max(3 * far[0], 2 * far[1]))
+    compared = compare(scores, "a")
+    assert [set(clique) for clique in compared["cliques"]] == [{"a", "b"}]
+    same = pd.DataFrame({"a": [0.5, 0.6], "b": [0.5, 0.6]})
+    assert paired_tests(same)[0]["holm_p"] == 1
 
 
 def test_only_methods_that_every_data_set_has_are_compared():
     rows = [("a", "ccsd", 0.5), ("a", "ed", 0.4), ("a", "dtw", 0.3), ("b", "ed", 0.2), ("b", "ccsd", 0.1)]
     runs = [
         {"dataset": d, "distance": m, "weights": "one-sided", "outputs": ["a", "b"], "selection": "", "nmi_mean": nmi}
+        | {"protocol": "full", "ari_mean": nmi / 2, "accuracy_mean": nmi, "seconds": 1.0}
         for d, m, nmi in rows
     ]
     compared = comparison(runs)
     assert compared["mean_nmi"] == pytest.approx({"ccsd": 0.3, "ed": 0.3})
     assert [a["wins"] for a in compared["against"]] == [1]
+    assert compared["mean_ari"] == pytest.approx({"ccsd": 0.15, "ed": 0.15})
     assert comparison(runs[:3]) is None  # one data set says nothing about methods
     assert comparison([run for run in runs if run["distance"] != "ccsd"]) is None
 
@@ -116,6 +139,37 @@ def test_cap_keeps_proportions_and_order_of_numbers():
     capped = TOY.capped(9)
     assert np.unique(capped.test.labels, return_counts=True)[1].tolist() == [3, 3, 3]
     assert TOY.capped(None).test is TOY.test
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=6), st.integers(1, 80), st.integers(0, 10**6))
+def test_every_class_keeps_a_member(sizes, limit, seed):
+    labels = np.random.default_rng(seed).permutation(np.repeat(np.arange(len(sizes)), sizes))
+    limit = min(limit, len(labels))
+    if limit < len(sizes):
+        with pytest.raises(StreamCcsdError, match="each keeps at least one"):
+            proportional_rows(labels, limit)
+        return
+    kept = proportional_rows(labels, limit)
+    assert len(set(kept.tolist())) == limit
+    taken = np.bincount(labels[kept], minlength=len(sizes))
+    assert (taken >= 1).all()
+    assert (taken <= sizes).all()
+    share = limit * np.array(sizes) / len(labels)
+    assert (taken <= np.maximum(np.ceil(share), 1)).all()
+    np.testing.assert_array_equal(kept, proportional_rows(labels, limit))
+
+
+def test_a_class_with_one_member_is_no_reason_to_fail():
+    labels = TOY.test.labels.copy()
+    labels[7] = "alone"
+    train = TOY.train.labels.copy()
+    train[3] = "alone"
+    odd = Dataset("Odd", replace(TOY.train, labels=train), replace(TOY.test, labels=labels))
+    for protocol in ("full", "paper", "label-free"):
+        result = evaluate_clustering([lambda: odd], Experiment(protocol, ("ccsd", "ed"), outputs=("value",), cap=12))
+        assert not result["failed"]
+        assert {run["test_series"] for run in result["runs"]} == {12}
+        assert {run["classes"] for run in result["runs"]} == {4}
 
 
 def test_test_labels_choose_nothing():
@@ -137,15 +191,17 @@ def test_the_command_runs_anywhere(tmp_path):
     assert {"dataset", "protocol", "distance", "nmi_mean", "nmi_std", "ari_mean", "seconds"} <= runs[0].keys()
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count("<img") == 1
-    shown = CliRunner().invoke(app, ["evaluate", "clustering", "--protocol", "paper", "--weights", "two-sided"])
+    arguments = ["evaluate", "clustering", "--protocol", "paper", "--weights", "two-sided", "--no-cache"]
+    shown = CliRunner().invoke(app, arguments)
     assert "alternating" in shown.output
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--protocol", "x"], "expected paper or full"),
+        (["--protocol", "x"], "expected label-free, full or paper"),
         (["--distances", "ccsd,x"], "expected some of ccsd, dtw, msm, ed"),
+        (["--distances", "kasba"], "expected some of ccsd, dtw, msm, ed"),
         (["--tau", "2"], "together"),
     ],
 )
