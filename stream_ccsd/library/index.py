@@ -26,6 +26,8 @@ QUERIES = 2 * TOGETHER
 """Queries of one search at the most: what they give together still fits into a core's own cache."""
 # Rows whose products are taken at once.
 _ROWS = 512
+NONE = np.int64(0)
+"""Where counting begins: of a plain 0 the compiler would make a type of its own, and compile callees once more."""
 SOME = 512
 """Rows after which it is asked again whether those to come can matter; always where they have a lower bias."""
 # A weight is a difference of large numbers; where their rounding could be more than this, distances are taken directly.
@@ -136,12 +138,13 @@ def weigh(
     """Log weights of all rows that matter to some queries of one pair: how many of each query, in how many pieces."""
     blocks, wanted, pieces = index.blocks, index.neighbours, scratch.pieces
     left = len(queries)
-    filled[:left], count[:left] = 0, 0
+    for i in range(left):
+        filled[i] = count[i] = 0
     if wanted == 0:
         return
     own, active = half_squares(index, queries), np.arange(left)
     walk = start_walk(blocks, index.merchant, category, merchant)
-    placed = noted = looked_at = 0
+    placed = noted = looked_at = NONE
     looked_for = -1
     while left > 0:
         kind, item, rank = step_walk(blocks, walk)

@@ -14,7 +14,7 @@ import numpy as np
 
 from stream_ccsd.compiling import inner
 from stream_ccsd.library.blocks import OTHER_CATEGORY, start_walk, step_walk
-from stream_ccsd.library.index import SOME, Index, Scratch, half_squares, keep_heaviest, still_active, weigh_rows
+from stream_ccsd.library.index import NONE, SOME, Index, Scratch, half_squares, keep_heaviest, still_active, weigh_rows
 from stream_ccsd.library.laws import first_from
 from stream_ccsd.numeric import AnyArray, FloatArray
 
@@ -46,11 +46,14 @@ def weigh_together(
     blocks, wanted, pieces = index.blocks, index.neighbours, scratch.pieces
     left = len(queries)
     own, active = half_squares(index, queries), np.arange(left)
-    count[:left], visited[:] = 0, -1
+    for i in range(left):
+        count[i] = 0
+    for block in range(len(visited)):
+        visited[block] = -1
     walk = start_walk(blocks, index.merchant, category, 0)
     for kind in (0, OTHER_CATEGORY):
         walk.end[kind] = walk.next[kind]
-    placed = noted = looked_at = 0
+    placed = noted = looked_at = NONE
     looked_for = -1
     while left > 0 and wanted > 0:
         kind, block, rank = step_walk(blocks, walk)
@@ -82,11 +85,14 @@ def find_heaviest(
     scratch: Scratch,
 ) -> Any:
     """Weigh what is at the query's own merchant, and leave the J heaviest of all in the scratch; returns how many."""
-    blocks, merchants, only = index.blocks, index.blocks.merchants, np.full(1, query)
+    blocks, merchants, only = index.blocks, index.blocks.merchants, np.empty(1, np.int64)
+    only[0] = query
     begin = first_from(merchants, 0, len(merchants), merchant)
     end = first_from(merchants, begin, len(merchants), merchant + 1)
     pieces = np.empty((count + end - begin, 3), np.int64)
-    pieces[:count] = scratch.pieces[:count]
+    for piece in range(count):
+        for i in range(3):
+            pieces[piece, i] = scratch.pieces[piece, i]
     filled = pieces[count - 1, 2] + pieces[count - 1, 1] - pieces[count - 1, 0] if count > 0 else 0
     for at in range(begin, end):
         group = blocks.at_merchant[at]

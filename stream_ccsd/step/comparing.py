@@ -32,7 +32,7 @@ def search(machine: Any, count: int) -> None:
             places[asking] = place
             asking += 1
     order = order_of(pairs[:asking])
-    pairs, places = pairs[order], places[order]
+    pairs, places = _ordered(pairs, order), _ordered(places, order)
     start = others = 0
     while start < asking:
         end = _run_of(pairs[:asking], start, False)
@@ -53,6 +53,14 @@ def search(machine: Any, count: int) -> None:
             end = _run_of(pairs[:others], start, False)
             _search_pair(machine, places[start:end])
         start = end
+
+
+@inner()
+def _ordered(values: AnyArray, order: AnyArray) -> AnyArray:
+    ordered = np.empty(len(order), values.dtype)
+    for i in range(len(order)):
+        ordered[i] = values[order[i]]
+    return ordered
 
 
 @inner()
