@@ -33,9 +33,12 @@ settings.load_profile("project")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """The whole suite shares the cores, at least two processes; what a person picks out runs in one, as it is."""
+    """The whole suite shares the cores, with one process more: those on Kafka and with browsers often wait.
+
+    What a person picks out runs in one, as it is.
+    """
     whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS and not config.option.collectonly
-    return min(max(2, os.cpu_count() or 2), 4) if whole else 0
+    return min((os.cpu_count() or 2) + 1, 4) if whole else 0
 
 
 class _OneBroker(LoadScopeScheduling):
