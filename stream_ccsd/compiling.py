@@ -86,15 +86,20 @@ def _own_locators() -> Iterator[None]:
         config.CACHE_LOCATOR_CLASSES = before
 
 
-@cache
 def contents(file: str) -> str:
-    """A hash of all that is compiled together, and of that file."""
-    digest = hashlib.sha256(Path(file).read_bytes())
+    """A hash of all that is compiled together, and of that file, which may be of another package."""
+    return hashlib.sha256(_rooms() + Path(file).read_bytes()).hexdigest()
+
+
+@cache
+def _rooms() -> bytes:
+    """Read once, for all functions."""
+    digest = hashlib.sha256()
     for room in ROOMS:
         place = _PACKAGE / room
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             digest.update(hashlib.sha256(path.read_bytes()).digest())
-    return digest.hexdigest()
+    return digest.digest()
 
 
 class _ByContents:
