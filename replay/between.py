@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,14 +15,12 @@ from replay.harvest import Harvest
 from replay.lessons import Lessons
 from replay.recording import Recording
 from replay.run import BeforeEach, Clock
+from replay.setup import Setup
 from stream_ccsd.engine import Engine
 from stream_ccsd.lessons.drift import DriftEvent, Watch
 from stream_ccsd.lessons.learner import listening
 from stream_ccsd.transaction import Transaction
 from stream_ccsd.writing import write_whole
-
-if TYPE_CHECKING:
-    from replay.session import Session
 
 
 @dataclass(frozen=True)
@@ -34,11 +32,11 @@ class Teaching:
     seconds: list[float] = field(default_factory=lambda: [0.0])
 
     @classmethod
-    def of(cls, session: Session, recording: Recording) -> Teaching | None:
+    def of(cls, setup: Setup, recording: Recording) -> Teaching | None:
         """Lessons of this replay, if there are any; of a resumed one, as far as they were held."""
-        if session.learning is None:
+        if setup.learning is None:
             return None
-        lessons = Lessons(session.learning, session.model, session.models, session.state)
+        lessons = Lessons(setup.learning, setup.model, setup.models, setup.state)
         lessons.recall(recording.recorded())
         recording.use(lessons.model)
         return cls(lessons, recording)
@@ -122,10 +120,10 @@ def both(lessons: Teaching | None, budget: Budget) -> BeforeEach:
 class Drift:
     """Watches what is recorded. What was recorded before a replay was resumed it sees again, and is where it was."""
 
-    def __init__(self, session: Session, recorded: Iterator[pa.RecordBatch]) -> None:
-        self._path = session.out / "drift.jsonl"
-        model = session.model if session.learning is None else listening(session.model)
-        self._watch = Watch(model) if session.drift else None
+    def __init__(self, setup: Setup, recorded: Iterator[pa.RecordBatch]) -> None:
+        self._path = setup.out / "drift.jsonl"
+        model = setup.model if setup.learning is None else listening(setup.model)
+        self._watch = Watch(model) if setup.drift else None
         self.events: list[DriftEvent] = []
         if self._watch is not None:
             for scores in recorded:

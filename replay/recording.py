@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from replay.database import DamageError
 from replay.harvest import Harvest, alert_line
 from replay.outputs import OutputFiles
+from replay.setup import Setup
 from replay.source import START, Place
 from replay.state import StateFile
 from replay.store import SqliteRecords
@@ -23,20 +24,17 @@ from stream_ccsd.library.model import Model
 from stream_ccsd.status import Status
 from stream_ccsd.stores import DeadLetterCount
 
-if TYPE_CHECKING:
-    from replay.session import Session
-
 
 class InMemory:
     """States in memory, outputs written as they come."""
 
-    def __init__(self, session: Session) -> None:
-        self._states = dict(session.states)
+    def __init__(self, setup: Setup) -> None:
+        self._states = dict(setup.states)
         self.notes: dict[str, Any] = {}
-        self.engine = Engine(session.model, self._states, session.threshold)
+        self.engine = Engine(setup.model, self._states, setup.threshold)
         self.reached = START
-        self._tally = Tally(session.model.calendar, self.engine.threshold)
-        self._files = OutputFiles(session.out, session.model.version)
+        self._tally = Tally(setup.model.calendar, self.engine.threshold)
+        self._files = OutputFiles(setup.out, setup.model.version)
 
     def use(self, model: Model) -> None:
         """Go on with another model."""
@@ -71,36 +69,36 @@ class InMemory:
 class Durable:
     """States and outputs in a state file; the output files are made of it when the replay stops."""
 
-    def __init__(self, session: Session) -> None:
-        assert session.state is not None
-        self._session = session
-        threshold = session.model.threshold if session.threshold is None else session.threshold
+    def __init__(self, setup: Setup) -> None:
+        assert setup.state is not None
+        self._setup = setup
+        threshold = setup.model.threshold if setup.threshold is None else setup.threshold
         facts = {
-            "source": session.source.fingerprint(),
-            "model": session.model.version,
+            "source": setup.source.fingerprint(),
+            "model": setup.model.version,
             "threshold": threshold,
-            "policy": build_policy(session.model.settings, threshold)._asdict(),
-            "calendar": session.model.calendar.to_dict(),
-            "learning": None if session.learning is None else session.learning.to_dict(),
+            "policy": build_policy(setup.model.settings, threshold)._asdict(),
+            "calendar": setup.model.calendar.to_dict(),
+            "learning": None if setup.learning is None else setup.learning.to_dict(),
         }
-        if session.resume:
-            self._file = self._resumed(session, facts)
+        if setup.resume:
+            self._file = self._resumed(setup, facts)
         else:
-            self._file = StateFile.create(session.state, facts, session.states)
+            self._file = StateFile.create(setup.state, facts, setup.states)
         self._begun = self._file.position
-        self.engine = Engine(session.model, self._file.states, threshold)
+        self.engine = Engine(setup.model, self._file.states, threshold)
 
-    def _resumed(self, session: Session, facts: dict[str, Any]) -> StateFile:
-        assert session.state is not None
-        file = StateFile.open(session.state)
+    def _resumed(self, setup: Setup, facts: dict[str, Any]) -> StateFile:
+        assert setup.state is not None
+        file = StateFile.open(setup.state)
         same = {name: file.facts.get(name) == value for name, value in facts.items()}
-        same["source"] = session.source.matches(file.facts["source"])
+        same["source"] = setup.source.matches(file.facts["source"])
         other = next((name for name, agrees in same.items() if not agrees), None)
         if other is not None:
             file.close()
             detail = "" if other == "source" else f" ({file.facts.get(other)!r}, now {facts[other]!r})"
             raise StreamCcsdError(
-                f"{session.state} was begun with another {other}{detail}: resume with the same file, options and "
+                f"{setup.state} was begun with another {other}{detail}: resume with the same file, options and "
                 "model, or start anew with another --state"
             )
         return file
@@ -136,11 +134,11 @@ class Durable:
 
     def finish(self) -> Tally:
         """Write the output files; returns what is in them."""
-        tally = Tally(self._session.model.calendar, self.engine.threshold)
+        tally = Tally(self._setup.model.calendar, self.engine.threshold)
         try:
             if self._file.position > self._begun or self._file.notes.get("finished"):
                 self._file.write_notes()  # else nothing happened, and a file that could not be resumed stays as it was
-            export(self._file.records, self._session.out, tally)
+            export(self._file.records, self._setup.out, tally)
             self._file.check_in_place()
         finally:
             self._file.close()
@@ -154,9 +152,9 @@ class Durable:
 Recording = InMemory | Durable
 
 
-def recording_of(session: Session) -> Recording:
+def recording_of(setup: Setup) -> Recording:
     """Where this replay is recorded."""
-    return Durable(session) if session.state is not None else InMemory(session)
+    return Durable(setup) if setup.state is not None else InMemory(setup)
 
 
 def export(records: SqliteRecords, out: Path, tally: Tally | None = None) -> None:

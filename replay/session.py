@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from replay.between import Budget, Drift, Teaching, both
@@ -13,44 +12,30 @@ from replay.budget_changes import BudgetChanges
 from replay.bulletin import Bulletin
 from replay.database import check_free
 from replay.harvest import Harvest
-from replay.lessons import Learning, forget_lessons, models_beside
+from replay.lessons import forget_lessons
 from replay.pace import Pace
 from replay.recording import Recording, recording_of
 from replay.report import write_report
 from replay.run import BATCH, BrokenSourceError, Clock, Stop, replay_stream
+from replay.setup import Setup
 from replay.shadow import Shadow, last_position
-from replay.source import Place, Source
+from replay.source import Place
 from replay.tally import Tally
 from stream_ccsd.alert.reasons import Alert
 from stream_ccsd.lessons.drift import DriftEvent
-from stream_ccsd.library.model import Model
 
 Progress = Callable[[Clock, Harvest], None]
 
 
 @dataclass(frozen=True)
-class Session:
-    """One replay. With a ``state`` file it can be stopped in any way and resumed; without, it is all in memory."""
+class Session(Setup):
+    """One replay, to be run."""
 
-    source: Source
-    model: Model
-    out: Path
-    state: Path | None = None
-    resume: bool = False
-    threshold: float | None = None
-    states: Mapping[str, bytes] = field(default_factory=dict, repr=False)
-    """Of accounts that have a past, where the replay begins; a resumed one has them in its file."""
     challenger: Session | None = None
     """A second model on the same stream, with its own states, records and threshold; this one knows nothing of it.
 
     Resumed where it has a state file, else begun anew: it catches up.
     """
-    drift: bool = True
-    """Whether to say so when the stream changes."""
-    learning: Learning | None = None
-    """How it learns from verdicts, if it does."""
-    model_place: Path | None = None
-    """Where the model was loaded from or saved to, for whoever looks at the state file."""
 
     def run(
         self,
@@ -126,11 +111,6 @@ class Session:
         if broken is not None:
             raise broken
         return summary
-
-    @property
-    def models(self) -> Path:
-        """Where the models are that lessons make."""
-        return self.out / "replay.models" if self.state is None else models_beside(self.state)
 
     def _forget_older(self) -> None:
         """Before there is a state file: one that is resumed finds its own lessons only."""

@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from graphlib import TopologicalSorter
 from itertools import pairwise
 from pathlib import Path
 
@@ -84,6 +85,24 @@ def test_a_room_imports_only_from_rooms_before_it(path):
     assert not {room(m) for m in modules} - {None, *ORDER[: here + 1]}
     if ORDER[here] in CORE:
         assert not {m[0] for m in modules} & ABOVE_THE_CORE
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    """Inside a package, too; what is imported for types alone counts, because a reader follows it as well."""
+    parts = {path: path.relative_to(ROOT).with_suffix("").parts for path in SOURCES}
+    names = {path: ".".join(p[:-1] if p[-1] == "__init__" else p) for path, p in parts.items()}
+    modules = set(names.values())
+    graph = {
+        names[path]: {
+            found
+            for name in imported(path)
+            for found in [name if name in modules else name.rpartition(".")[0]]
+            if found in modules - {names[path]}
+        }
+        for path in SOURCES
+    }
+    assert len(graph) == len(SOURCES)
+    TopologicalSorter(graph).prepare()  # raises, and names the circle
 
 
 def test_nothing_imports_the_tests():

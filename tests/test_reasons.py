@@ -307,7 +307,8 @@ def test_the_best_reason_is_one_that_says_something():
     def best(raised_by, *reasons):
         return Alert(**{**blank, "raised_by": raised_by, "reasons": list(reasons)}).best_reason
 
-    rest, odd, other = Reason(9.0, REST[0]), Reason(3.0, "odd"), Reason(5.0, takeover_sentence(3))
+    rest, odd = Reason(9.0, "words that no program knows", ""), Reason(3.0, takeover_sentence(3), "amount")
+    other = Reason(5.0, REST[0], "takeover")  # by what a reason is of, whatever its words are
     assert best("evidence", rest, other, odd) is odd
     assert best("takeover", rest, other, odd) is other
     assert best("takeover", rest, odd) is odd

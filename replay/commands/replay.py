@@ -156,10 +156,10 @@ def replay(options: ReplayOptions) -> None:
             options.resume,
             chosen_threshold(options, begun.model),
             begun.states,
-            None if begun.challenger is None else _challenger(options, begun, begun.challenger),
             not options.no_drift,
             learning,
             begun.place,
+            None if begun.challenger is None else _challenger(options, begun, begun.challenger),
         )
         show = begin("replaying")
         with stoppable() as stop:

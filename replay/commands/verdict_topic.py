@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import typer
 from rich.markup import escape
 
 from replay.commands.kafka import kafka_extra, security_of
+from replay.commands.verdict_options import VerdictOptions, login_name
 from stream_ccsd.cli.output import emit
 from stream_ccsd.cli.signals import DEAD_LETTERS
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.transaction import Refusal
 from stream_ccsd.verdict import Verdict
-
-if TYPE_CHECKING:
-    from replay.commands.verdicts import VerdictOptions
 
 
 def send(options: VerdictOptions, to: str, json_target: str | None) -> None:
@@ -60,8 +58,6 @@ def send(options: VerdictOptions, to: str, json_target: str | None) -> None:
 
 
 def _one(options: VerdictOptions) -> tuple[Verdict | Refusal, Any]:
-    from replay.commands.verdicts import login_name
-
     names = ("transaction", "account", "why", "source")
     said: dict[str, Any] = {name: getattr(options, name) for name in names}
     verdict = Verdict.parse(said | {"verdict": options.finding, "who": options.who or login_name(), "time": options.at})

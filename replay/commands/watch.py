@@ -19,7 +19,7 @@ from rich.markup import escape
 
 from replay.commands.kafka import KafkaConfigOption
 from replay.commands.options import OptionalStateOption, check_account
-from replay.commands.verdicts import login_name
+from replay.commands.verdict_options import login_name
 from replay.watch.demo import SPEED
 from stream_ccsd.cli.command import given_flags, with_options
 from stream_ccsd.cli.output import JsonOption, check_target, make_console

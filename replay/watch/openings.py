@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from replay.desk import Suppression
+from replay.desk import Standings, Suppression
+from replay.watch.follower import Follower
 from stream_ccsd.alert.reasons import EXPLORATION
 from stream_ccsd.stores import Record
 
-if TYPE_CHECKING:
-    from replay.watch.known import Known
-
-
 Made = TypeVar("Made")
 _CHOICES = 200
+
+
+class Stream(Protocol):
+    """What open cases are found from: the alerts of a stream, its book, and the budget that holds."""
+
+    @property
+    def follower(self) -> Follower:
+        """Knows the alerts."""
+
+    @property
+    def threshold(self) -> float:
+        """Of the budget."""
+
+    def looking(self) -> AbstractContextManager[Standings]:
+        """Nothing changes meanwhile."""
+
+    def active(self, standings: Standings) -> list[Suppression]:
+        """Suppressions that nobody lifted."""
 
 
 @dataclass
@@ -61,7 +77,7 @@ class Openings:
     def __init__(self) -> None:
         self._made: dict[str, tuple[Any, Any]] = {}
 
-    def of(self, known: Known) -> Opened:
+    def of(self, known: Stream) -> Opened:
         """As of now."""
         with known.looking() as standings:
             threshold = known.threshold
@@ -73,7 +89,7 @@ class Openings:
 
             return self.made("open", known, make, threshold)
 
-    def made(self, name: str, known: Known, make: Callable[[], Made], *further: Any) -> Made:
+    def made(self, name: str, known: Stream, make: Callable[[], Made], *further: Any) -> Made:
         """What ``make`` gives, made anew if an alert, a line of the book or something further is new."""
         with known.looking() as standings:
             of = (known.follower.alerts.version, standings.sequence, *further)

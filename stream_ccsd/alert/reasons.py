@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from stream_ccsd.account import REGIMES
-from stream_ccsd.alert.sentences import ANYONE, REST, explain_evidence, one_in, takeover_sentence
+from stream_ccsd.alert.sentences import explain_evidence, one_in, takeover_sentence
 from stream_ccsd.batch import Batch
 from stream_ccsd.library.model import Model
 from stream_ccsd.library.windows import CATEGORY_CHANGED, MERCHANT_CHANGED
@@ -20,6 +20,7 @@ from stream_ccsd.transaction import Transaction
 
 # Rarity from which on a takeover is worth a sentence, also where something else raised the alert: 1 in 20.
 _NOTABLE = 3.0
+_TAKEOVER = COMPILED[TAKEOVER].name
 
 
 EXPLORATION = "exploration"
@@ -88,9 +89,9 @@ class Alert:
     @property
     def best_reason(self) -> Reason:
         """The weightiest of the score that raised it."""
-        of_takeover = [reason for reason in self.reasons if reason.text.endswith(ANYONE)]
-        others = [reason for reason in self.reasons if reason not in of_takeover and reason.text not in REST]
-        return ((of_takeover if self.raised_by == "takeover" else []) or others or self.reasons)[0]
+        of_takeover = [reason for reason in self.reasons if reason.term == _TAKEOVER]
+        others = [reason for reason in self.reasons if reason.term not in ("", _TAKEOVER)]
+        return ((of_takeover if self.raised_by == _TAKEOVER else []) or others or self.reasons)[0]
 
     @property
     def expected_loss(self) -> float:
@@ -164,7 +165,7 @@ def _reasons(
         ]
     run, takeover = int(batch.backgrounds[i]["run"]), scores["takeover"]
     if takeover and run and batch.backgrounds[i]["id"] and batch.outputs[i]["rarities"][TAKEOVER] >= _NOTABLE:
-        said.append((takeover, takeover_sentence(run), "takeover"))
+        said.append((takeover, takeover_sentence(run), _TAKEOVER))
     said += [
         (*part, score.name)
         for score in all_scores()

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 from stream_ccsd.clustering.bandwidths import TAUS, Bandwidths, bandwidth_grid
 from stream_ccsd.clustering.geometry import NEIGHBOURS, Geometry
 from stream_ccsd.clustering.medoids import Method, k_medoids
-from stream_ccsd.clustering.outputs import Output, series_array, standardised
+from stream_ccsd.clustering.outputs import Output, check_series, series_array, standardised
 from stream_ccsd.clustering.selection import DEFAULT_OUTPUTS, Criterion, select_bandwidths
 from stream_ccsd.clustering.series import MOST_AT_ONCE, Landmarks, Measure, cluster_series
 from stream_ccsd.divergence.weights import Weighting
@@ -198,13 +198,13 @@ class DivergenceKMedoids(ClusterMixin, TransformerMixin, BaseEstimator):  # type
 
     def _table(self, X: Series, reset: bool) -> FloatArray:
         if self.metric == "ccsd" and isinstance(X, list | tuple) and _is_sequence_of_series(X):
-            table = series_array(X)
+            table = check_series(series_array(X))
             if reset:
                 self.n_features_in_ = table.shape[1]
             return table
         finite = "allow-nan" if self.metric == "ccsd" else True
         table = validate_data(self, X, dtype=np.float64, ensure_all_finite=finite, reset=reset)
-        return np.asarray(table)
+        return check_series(np.asarray(table))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

@@ -26,6 +26,23 @@ def series_array(series: ArrayLike | Sequence[ArrayLike]) -> FloatArray:
     return table
 
 
+def check_series(table: FloatArray) -> FloatArray:
+    """The same, if each series can be compared; NaN is a value that is missing, and some may be.
+
+    Raises
+    ------
+    ValueError
+        If one has an infinite value or none at all; it is named by its place, from 0.
+    """
+    infinite = np.isinf(table).any(axis=1)
+    if infinite.any():
+        raise ValueError(f"series {int(np.argmax(infinite))} holds an infinite value: leave it out, or mark it missing")
+    empty = np.isnan(table).all(axis=1)
+    if empty.any():
+        raise ValueError(f"series {int(np.argmax(empty))} has no value, only missing ones: leave it out")
+    return table
+
+
 def standardised(series: FloatArray) -> FloatArray:
     """Each series with mean 0 and deviation 1, missing values left out; a constant one becomes 0.
 
@@ -34,11 +51,14 @@ def standardised(series: FloatArray) -> FloatArray:
            [ 0.,  0.,  0.]])
     """
     seen = ~np.isnan(series)
+    level = np.abs(np.where(seen, series, 0.0)).max(axis=1, keepdims=True)
+    # By a power of two, which changes no digit: squares of tiny or huge values would be 0 or infinite.
+    series = np.ldexp(series, -np.frexp(level)[1])
+    level = np.abs(np.where(seen, series, 0.0)).max(axis=1, keepdims=True)
     count = np.maximum(seen.sum(axis=1, keepdims=True), 1)
     centred = series - np.where(seen, series, 0.0).sum(axis=1, keepdims=True) / count
     deviation = np.sqrt(np.square(np.where(seen, centred, 0.0)).sum(axis=1, keepdims=True) / count)
     # A constant series has a deviation of rounding only: dividing by it would blow rounding up to shapes.
-    level = np.abs(np.where(seen, series, 0.0)).max(axis=1, keepdims=True)
     flat = deviation <= 1e-12 * np.maximum(level, np.finfo(float).tiny)
     return np.where(flat, centred * 0.0, centred / np.where(flat, 1.0, deviation))
 

@@ -31,7 +31,7 @@ from stream_ccsd.library.laws import Laws
 from stream_ccsd.library.learnt import Learnt
 from stream_ccsd.library.tails import Tail
 from stream_ccsd.numeric import AnyArray, FloatArray, read_only
-from stream_ccsd.scores import COMPILED, EVIDENCE, FUSED, TAKEOVER
+from stream_ccsd.scores import COMPILED, FUSED, TAKEOVER
 from stream_ccsd.settings import Settings, SettingsError
 
 FORMAT = "stream-ccsd model"
@@ -85,7 +85,10 @@ class Model:
         """Of each score, -log of its share of the alert budget, where alerts are on the rarest of several."""
         offsets = np.zeros(len(COMPILED))
         if self.settings.alert_on == FUSED:
-            for place, share in ((EVIDENCE, 1.0 - self.takeover_share), (TAKEOVER, self.takeover_share)):
+            # What takeover leaves is for all others that join, in equal parts: together they have the budget, no more.
+            others = [place for place, score in enumerate(COMPILED) if score.joins_alert and place != TAKEOVER]
+            shares = {place: (1.0 - self.takeover_share) / len(others) for place in others}
+            for place, share in (shares | {TAKEOVER: self.takeover_share}).items():
                 offsets[place] = -math.log(max(share, 1e-300))
         return offsets
 

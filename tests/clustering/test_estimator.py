@@ -77,3 +77,28 @@ def test_unequal_lengths_missing_values_and_pipelines(waves):
 def test_refuses(waves, options, message):
     with pytest.raises(ValueError, match=message):
         DivergenceKMedoids(**{"n_clusters": 2, **options}).fit(waves)
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-160, 1e150, 1e300])
+def test_the_scale_of_series_does_not_matter(waves, scale):
+    model = DivergenceKMedoids(n_clusters=3, random_state=0)
+    np.testing.assert_array_equal(clone(model).fit(waves * scale).labels_, clone(model).fit(waves).labels_)
+
+
+@pytest.mark.parametrize("ragged", [False, True])
+@pytest.mark.parametrize(("value", "message"), [(np.inf, "infinit"), (np.nan, "series 3 has no value")])
+def test_a_series_that_cannot_be_compared_is_named(waves, ragged, value, message):
+    spoilt = waves.copy()
+    spoilt[3] = value
+    given = [row[: 60 - i % 2] for i, row in enumerate(spoilt)] if ragged else spoilt
+    with pytest.raises(ValueError, match=message):
+        DivergenceKMedoids(n_clusters=3).fit(given)
+    fitted = DivergenceKMedoids(n_clusters=3, tau=2.0, sigma=1.0, output="value").fit(waves)
+    with pytest.raises(ValueError, match=message):
+        fitted.predict(given)
+
+
+def test_an_empty_series_is_named(waves):
+    given = [*waves[:5], np.empty(0), *waves[5:]]
+    with pytest.raises(ValueError, match="series 5 has no value"):
+        DivergenceKMedoids(n_clusters=3).fit(given)

@@ -1,11 +1,13 @@
 import json
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from stream_ccsd.engine import Engine
 from stream_ccsd.library.model import Model, ModelError
+from stream_ccsd.scores import COMPILED
 from tests.conftest import SMALL
 
 FILES = ["model.json", "windows.arrow", "laws.arrow", "names.arrow"]
@@ -134,3 +136,13 @@ def test_a_place_that_cannot_be_written(model, tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(ModelError, match="cannot write the model"):
         model.save(tmp_path / "file" / "model")
+
+
+def test_scores_that_join_the_alert_share_one_budget(model, monkeypatch):
+    """Whichever join: a third one takes from the others, and nothing comes on top."""
+    three = tuple(replace(score, joins_alert=True) for score in COMPILED)
+    for joined in (COMPILED, three):
+        monkeypatch.setattr("stream_ccsd.library.model.COMPILED", joined)
+        shares = np.exp(-model.budget_offsets())[[score.joins_alert for score in joined]]
+        assert shares.sum() == pytest.approx(1.0)
+        assert shares[1] == pytest.approx(model.takeover_share)

@@ -412,6 +412,7 @@ def test_metrics_by_hand():
     assert figures["f1"] == figures["precision"] == figures["recall"] == figures["accuracy"] == 0.5
     assert precision_at(labels, scores, 1) == 1.0
     assert filled(scores)[3] < 0.3
+    assert ranking(np.array([1, 0], bool), np.array([-2.0, np.nan]))["auc"] == 1.0  # scores may lie below 0
     assert judged((labels, scores), (labels, scores))["threshold"] == 0.3
 
 
