@@ -12,16 +12,18 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-import xml.etree.ElementTree as ElementTree
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from xml.etree import ElementTree
 
 from tests.mutants.table import ROOT, Mistake, TableError, read_table
 
@@ -55,20 +57,24 @@ class Field:
             environment["NUMBA_CACHE_DIR"] = str(cache)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
         command += [f"--junitxml={report}", *dict.fromkeys(tests)]
-        try:
-            done = subprocess.run(
-                command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=False
+        with tempfile.TemporaryFile("w+", encoding="utf-8") as said:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=environment, stdout=said, stderr=said, start_new_session=True
             )
-        except subprocess.TimeoutExpired:
-            return NOTICED, f"no end within {_PATIENCE:g} s"
-        if not report.exists():
-            said = (done.stdout + done.stderr).strip().splitlines()
-            # A process that a mistake has ended says nothing; pytest says what it cannot find.
-            return (UNFIT, said[-1] if said else "") if done.returncode in (4, 5) else (NOTICED, f"exit {done.returncode}")
+            try:
+                code = process.wait(_PATIENCE)
+            except subprocess.TimeoutExpired:
+                return NOTICED, f"no end within {_PATIENCE:g} s"
+            finally:
+                _end(process)
+            said.seek(0)
+            last = (said.read().strip().splitlines() or [""])[-1]
+        if code in (4, 5):
+            return UNFIT, last
+        if not report.exists():  # a mistake has ended the process
+            return NOTICED, f"exit {code}"
         cases = [*ElementTree.parse(report).iter("testcase")]
         failed = [c for c in cases if c.find("failure") is not None or c.find("error") is not None]
-        if done.returncode in (4, 5) or (not failed and not cases):
-            return UNFIT, "pytest finds no such test"
         if failed:
             return NOTICED, failed[0].get("name", "")
         skipped = [c for c in cases if c.find("skipped") is not None]
@@ -89,6 +95,13 @@ class Field:
             finally:
                 path.write_bytes(before)
                 os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """With all that its tests have started and left behind."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 class Results:

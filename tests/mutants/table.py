@@ -48,7 +48,8 @@ class Mistake:
         ]
         if not around:
             return True
-        names = {d.func.id for d in around[0].decorator_list if isinstance(d, ast.Call) and isinstance(d.func, ast.Name)}
+        made = [d.func for d in around[0].decorator_list if isinstance(d, ast.Call)]
+        names = {made_by.id for made_by in made if isinstance(made_by, ast.Name)}
         return bool(names & {"compiled", "inner"})
 
     def needs_a_broker(self) -> bool:

@@ -8,7 +8,7 @@ from tests.mutants.table import ROOT, read_table
 MISTAKES = read_table()
 
 
-def tests_in(file):
+def names_of_tests(file):
     """Names of the tests of a file."""
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     return {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
@@ -35,4 +35,6 @@ def test_every_test_that_must_fail_exists():
         for test in mistake.tests:
             file, _, name = test.partition("::")
             assert (ROOT / file).exists(), f"{mistake.name}: there is no {file}"
-            assert not name or name.partition("[")[0] in tests_in(file), f"{mistake.name}: {file} has no test {name}"
+            assert not name or name.partition("[")[0] in names_of_tests(file), (
+                f"{mistake.name}: {file} has no test {name}"
+            )
