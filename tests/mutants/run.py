@@ -8,6 +8,7 @@ its text, its file or its tests have changed (or with ``--fresh``). Exits with 1
 """
 
 import argparse
+import fcntl
 import hashlib
 import json
 import os
@@ -25,6 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
+from stream_ccsd.compiling import contents
 from tests.mutants.table import ROOT, Mistake, TableError, read_table
 
 WANTED = 0.95
@@ -32,29 +34,29 @@ NOTICED, SURVIVED, SKIPPED, UNFIT = "noticed", "survived", "skipped", "does not 
 # Longest that the tests of one mistake may take: one that never ends is noticed as well.
 _PATIENCE = 1200.0
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", "build", "dist")
-# In the copies, what was compiled is taken for what it is by the name of its file alone: a mistake in Python must not
-# compile everything anew. Those in compiled code get a place of their own for it.
+# In the copies, what was compiled is known by its place alone: a mistake in Python must not compile everything anew.
+# What the code as it is compiles to is kept for the next run; each mistake in compiled code gets a place of its own.
 _KNOWN_BY_NAME = '\n\ndef contents(file: str) -> str:  # type: ignore[no-redef]\n    return "planted"\n'
 
 
 class Field:
     """A copy of the code in which one mistake after the other is planted."""
 
-    def __init__(self, folder: Path, code: Path = ROOT) -> None:
+    def __init__(self, folder: Path) -> None:
         self.folder = folder
-        shutil.copytree(code, folder, ignore=_LEFT_OUT, symlinks=True)
-        compiling = folder / "stream_ccsd" / "compiling.py"
-        if _KNOWN_BY_NAME not in compiling.read_text(encoding="utf-8"):
-            with compiling.open("a", encoding="utf-8") as file:
-                file.write(_KNOWN_BY_NAME)
+        stamp = hashlib.sha256(contents(str(ROOT / "stream_ccsd" / "compiling.py")).encode()).hexdigest()[:12]
+        self._cache = folder.with_name(f"{folder.name}-compiled-{stamp}")
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(ROOT, folder, ignore=_LEFT_OUT, symlinks=True)
+        with (folder / "stream_ccsd" / "compiling.py").open("a", encoding="utf-8") as file:
+            file.write(_KNOWN_BY_NAME)
 
     def test(self, tests: Sequence[str], cache: Path | None = None) -> tuple[str, str]:
         """Run tests until one fails: what came of it, and which one failed or why none ran."""
         report = self.folder.with_suffix(".xml")
         report.unlink(missing_ok=True)
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
-        if cache is not None:
-            environment["NUMBA_CACHE_DIR"] = str(cache)
+        environment["NUMBA_CACHE_DIR"] = str(cache or self._cache)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
         command += [f"--junitxml={report}", *dict.fromkeys(tests)]
         with tempfile.TemporaryFile("w+", encoding="utf-8") as said:
@@ -149,15 +151,15 @@ def main() -> int:
     waiting = [m for m in mistakes if results.of(m) is None]
     found = {m.name: results.of(m) for m in mistakes if m not in waiting}
     print(f"{len(mistakes)} mistakes, {len(found)} known from before ({place / 'results.jsonl'})", flush=True)
-    with tempfile.TemporaryDirectory(dir=place) as folder:
-        fields = [Field(Path(folder) / "0")]
+    with (place / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # one run at a time
+        fields = [Field(place / str(i)) for i in range(options.jobs)]
         if waiting and not options.unchecked:
             print("the tests without any mistake, which also compiles ...", flush=True)
             outcome, what = fields[0].test([test for m in waiting for test in m.tests])
             if outcome not in (SURVIVED, SKIPPED):
                 print(f"they do not pass as the code is: {what}", flush=True)
                 return 1
-        fields += [Field(Path(folder) / str(i), fields[0].folder) for i in range(1, options.jobs)]
 
         def run(mistake: Mistake) -> None:
             field, begun = fields.pop(), time.monotonic()
