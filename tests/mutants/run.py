@@ -58,6 +58,7 @@ class Field:
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
         environment["NUMBA_CACHE_DIR"] = str(cache or self._cache)
         command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider"]
+        command += ["-p", "tests.mutants.quick", "--hypothesis-profile=mutants"]
         command += [f"--junitxml={report}", *dict.fromkeys(tests)]
         with tempfile.TemporaryFile("w+", encoding="utf-8") as said:
             process = subprocess.Popen(
