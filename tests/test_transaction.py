@@ -40,6 +40,13 @@ def test_mapped_columns_absent_category_and_numbered_ids():
     )
 
 
+@pytest.mark.parametrize("moment", ["2026-01-02T05:04:05+02:00", "2026-01-01T22:04:05-05:00"])
+def test_the_zone_of_a_time_counts(moment):
+    meant = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()
+    assert Schema().parse({**GOOD, "time": moment}).time == meant
+    assert Schema().parse({**GOOD, "time": datetime.fromisoformat(moment)}).time == meant
+
+
 @pytest.mark.parametrize("moment", ["2026-01-02 03:04:05", "2026-01-02T03:04:05+00:00", datetime(2026, 1, 2, 3, 4, 5)])
 def test_times_without_a_zone_are_utc(moment):
     assert Schema().parse({**GOOD, "time": moment}).time == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC).timestamp()

@@ -1,5 +1,6 @@
 import json
 import sqlite3
+from dataclasses import replace
 from decimal import Decimal
 
 import numpy as np
@@ -208,6 +209,12 @@ def test_a_filtered_replay_is_that_of_the_filtered_file(model, stream, stream_fi
     Session(ListSource("x", kept), model, tmp_path / "b").run()
     a, b = (pq.read_table(tmp_path / n / "scores.parquet") for n in "ab")
     assert a.drop(["position", "label"]).equals(b.drop(["position", "label"]))
+
+
+def test_from_is_included_and_until_is_not(stream):
+    wanted, t = Wanted(start=10.0, until=40.0), stream.transactions[0]
+    times = (9.75, 10.0, 39.75, 40.0)
+    assert [replace(t, time=time) in wanted for time in times] == [False, True, True, False]
 
 
 def test_a_source_that_breaks_off_loses_nothing_before_it(model, stream, tmp_path):

@@ -136,6 +136,14 @@ def test_accounts_by_maximum(records, scores):
     assert records.account("nobody") is None
 
 
+def test_a_late_transaction_in_a_later_batch_is_not_an_accounts_newest(tmp_path):
+    with closing(StateFile.create(tmp_path / "s.db", FACTS)) as file:
+        for number, times in enumerate(([3.0, 9.0], [5.0], [7.0, 8.0]), start=1):
+            file.record(Harvest(Place(10 * number), scores_at(times), [], []))
+            assert file.records.account("a").last_time == 9.0
+        assert file.records.account("a").transactions == 5
+
+
 @pytest.mark.parametrize("width", [0.0, 1.0, 2.0, 7.0])
 def test_counts_over_time(records, scores, width):
     step = max(1.0, width)

@@ -21,6 +21,7 @@ from stream_ccsd.library.learnt import (
     record_fields,
     term_names,
 )
+from stream_ccsd.numeric import read_only
 from stream_ccsd.score.weighing import _filled, contributions, evidence_by
 from stream_ccsd.transaction import identity
 from tests import naive
@@ -154,7 +155,8 @@ def taught(rng, model, transactions):
         weights=rng.normal(1, 0.3, len(plain.weights)),
         **laid_out(trees),
     )
-    return learnt, records, trees
+    # As a lesson leaves it: arrays that can be written to would be compiled for, all of the scoring, once more.
+    return read_only(learnt), records, trees
 
 
 @pytest.mark.parametrize("unit", UNITS)
