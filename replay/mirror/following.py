@@ -138,7 +138,7 @@ class Following:
     async def _follow(self, stopped: asyncio.Event) -> None:
         found = await self._look()
         places = _places(found)
-        self._intake = Intake(self._topics, self._file.notes, self._file.has_alert)
+        self._intake = Intake(self._topics, self._file.notes, self._file.has_alert, self._file.has_score)
         known = {place: self._intake.start(place) for place in places}
         self._progress = Progress({place: position for place, position in known.items() if position is not None})
         async with self._consumer() as consumer:
@@ -237,10 +237,11 @@ class Following:
                 except Exception as alone:
                     if _is_trouble(alone):
                         raise
+                    self._intake.foreign["verdicts"] += 1
                     log.exception("a verdict cannot be kept: %r", verdict)
 
     def _store(self, arrivals: list[Arrival]) -> None:
-        """Write a batch; if it fails for what is in it, its messages are tried one by one, and the bad one set aside."""
+        """Write a batch; if it fails for what is in it, its messages are tried one by one, and bad ones set aside."""
         try:
             self._file.write(arrivals, self._notes("following"), self._facts(arrivals))
         except Exception as error:
@@ -253,7 +254,13 @@ class Following:
             (bad,) = arrivals
             log.warning("message %s/%s/%s is set aside: %r", *bad.source[0], bad.source[1], error)
             letter = set_aside(*bad.source, bad.stamp, bad.score or bad.alert or bad.letter or {}, error)
-            self._file.write([Arrival(bad.stamp, letter=letter)], self._notes("following"))
+            try:  # of a bad score, the alert may be sound
+                instead = Arrival(bad.stamp, alert=bad.alert if bad.score else None, letter=letter)
+                self._file.write([instead], self._notes("following"))
+            except Exception as again:
+                if _is_trouble(again):
+                    raise
+                self._file.write([Arrival(bad.stamp, letter=letter)], self._notes("following"))
 
     def _has_news(self) -> bool:
         """Whether something else than arrivals has changed since it was last told, a second ago or more."""

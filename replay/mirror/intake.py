@@ -82,10 +82,11 @@ class Intake:
         topics: Mapping[Kind, str],
         notes: Mapping[str, Any] | None = None,
         is_recorded: Callable[[Record], bool] = lambda alert: False,
+        is_stored: Callable[[Record], bool] = lambda score: True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._kinds: dict[str, Kind] = {name: kind for kind, name in topics.items()}
-        self._is_recorded, self._clock = is_recorded, clock
+        self._is_recorded, self._is_stored, self._clock = is_recorded, is_stored, clock
         notes = notes or {}
         self._seen = Seen(notes.get("seen"))
         self.foreign: Counter[str] = Counter(notes.get("foreign", {}))
@@ -198,12 +199,18 @@ class Intake:
         """The next of a partition that can be written, if it can; copies of what was written are left behind."""
         while partition.queue:
             head = partition.queue[0]
-            if self._seen.has(_key(head), _offset(head), _said(head.record)):
+            if self._is_copy(head):
                 partition.queue.popleft()
                 continue
             if partition.kind != "scores" or self._may_go(head):
                 heapq.heappush(heads, (head.stamp, place, head.offset, head))
             return
+
+    def _is_copy(self, head: _Waiting) -> bool:
+        known = self._seen.has(_key(head), _offset(head), _said(head.record))
+        if known is None:  # after a kill
+            return self._kinds[head.place[0]] != "scores" or self._is_stored(head.record)
+        return known
 
     def _may_go(self, head: _Waiting) -> bool:
         waits = head.record["alert"] and _origin(head.record) not in self._alerts
@@ -260,7 +267,8 @@ class Intake:
 
 def _origin(record: Record) -> _Origin:
     """The transaction that a score or an alert is about: its partition, offset, account and id."""
-    return record["partition"], record["position"], record["account"], record.get("transaction", record["id"])
+    identity: str = record["transaction" if "transaction" in record else "id"]
+    return record["partition"], record["position"], record["account"], identity
 
 
 def _said(record: Record) -> int:

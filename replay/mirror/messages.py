@@ -21,7 +21,7 @@ from stream_ccsd.transaction import MAX_NUMBER
 LARGEST = 1 << 20
 """Bytes of a score or an alert: far more than any has."""
 # Whole numbers beyond this are no floating-point numbers, which is what they are stored as; inputs are smaller ones.
-_EXACT, _LARGEST_INPUT = 2**53, 3e38
+_EXACT, _EXACT_INPUT, _LARGEST_INPUT = 2**53, 2**24, 3e38
 # Of the message behind a dead letter, and of what is said about it, so many characters are kept.
 _RAW, _WORDS = 4096, 1024
 _ENTERED = {status.value for status in Status if status.entered}
@@ -126,7 +126,7 @@ def _columns() -> list[tuple[str, Callable[[Any], bool], bool]]:
 
     def fit(column: Column) -> Callable[[Any], bool]:
         if column.kind == "series":
-            return lambda v: isinstance(v, list) and all(_is_number(x) and abs(x) <= _LARGEST_INPUT for x in v)
+            return lambda v: isinstance(v, list) and all(map(_is_input, v))
         return _IS[plain[column.kind]] if column.kind in plain else lambda v: _fits(v, properties[column.name])
 
     return [(column.name, fit(column), column.optional) for column in score_columns()]
@@ -158,6 +158,10 @@ def _is_number(value: Any) -> bool:
     if isinstance(value, int):
         return not isinstance(value, bool) and abs(value) <= _EXACT
     return isinstance(value, float) and isfinite(value)
+
+
+def _is_input(value: Any) -> bool:
+    return _is_number(value) and abs(value) <= (_EXACT_INPUT if isinstance(value, int) else _LARGEST_INPUT)
 
 
 _IS: dict[str, Callable[[Any], bool]] = {

@@ -91,11 +91,11 @@ class Seen:
         self._ranges = {key: Ranges(pairs) for key, pairs in (known or {}).items()}
         self._said: OrderedDict[tuple[str, int], tuple[int, ...]] = OrderedDict()
 
-    def has(self, key: str, number: int, said: int) -> bool:
-        """Whether it was added; ``said`` stands for what it says."""
+    def has(self, key: str, number: int, said: int) -> bool | None:
+        """Whether it was added; ``said`` stands for what it says. None: something was, and nobody remembers what."""
         if (known := self._said.get((key, number))) is not None:
             return said in known
-        return key in self._ranges and number in self._ranges[key]
+        return None if key in self._ranges and number in self._ranges[key] else False
 
     def add(self, key: str, number: int, said: int) -> bool:
         """Whether nothing of this place was there."""
