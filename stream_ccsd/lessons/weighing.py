@@ -10,7 +10,7 @@ import numpy as np
 from stream_ccsd.lessons.notebook import Kept, Notebook, record_codes
 from stream_ccsd.lessons.records import base_rate
 from stream_ccsd.lessons.trees import NO_TREES, Trees, grow_trees
-from stream_ccsd.lessons.weights import fit_weights, likelihood, match_rate
+from stream_ccsd.lessons.weights import fit_weights, likelihood, match_rate, weighted_sums
 from stream_ccsd.library.learnt import HALF_LIVES, Learnt
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.score.weighing import evidence_by
@@ -48,7 +48,7 @@ def weigh_terms(learnt: Learnt, kept: Kept, book: Notebook) -> Weighing:
     count = len(learnt.weights)
     terms, fraud, weight = taught.rows.inputs[:, :count].astype(float), taught.fraud, taught.weight
     weights, shift = fit_weights(terms, fraud, weight)
-    trees = grow_trees(taught.rows.inputs, terms @ weights + shift, fraud, weight)
+    trees = grow_trees(taught.rows.inputs, weighted_sums(terms, weights) + shift, fraud, weight)
     roots = float(trees.value[trees.roots].sum())
     one = np.ones(count)
     candidates = {
