@@ -2,8 +2,7 @@
 
 Up to a high quantile the rate is the empirical one of held-out normal transactions; beyond it, a generalised Pareto
 tail goes on where data ends, so that the rate never saturates and still ranks. Its shape is kept at 0 or above: a
-tail that ends somewhere would call everything beyond impossible. Scores whose tail is clearly thinner than that (they
-are bounded, say) would never be as rare as the tail has it: there the empirical rate goes on almost to the highest.
+tail that ends somewhere would call everything beyond impossible.
 """
 
 from __future__ import annotations
@@ -22,8 +21,6 @@ _MIN_TAIL = 20
 _MOST_OF_ONE, _SHARE_OF_ONE = 3, 0.02
 _MAX_SHAPE = 1.0
 _MIN_SCALE = 1e-3
-# A tail is thin where its deviation is below this share of its mean, by three standard errors: an exponential has 1.
-_THIN = 0.8
 # A scale so large that nothing is ever rare.
 _NO_TAIL = 1e300
 
@@ -60,24 +57,15 @@ def fit_tail(scores: FloatArray, tail_share: float, accounts: IntArray | None = 
     body = scores[scores <= threshold]
     knots = np.unique(np.quantile(body, np.linspace(0.0, 1.0, _KNOTS)))
     # Share of scores at or above each knot; the last knot is the threshold, above which the tail takes over.
-    excess = scores[scores > threshold] - threshold
-    least = _MIN_SCALE
-    if _is_thin(excess):
-        least *= float(
-            excess.mean()
-        )  # where scores lie that close together, that is what hardly any spread is less than
-        threshold = scores[n - 1 - _MIN_TAIL]
-        upper = scores[(scores >= knots[-1]) & (scores <= threshold)]
-        knots = np.unique(np.append(knots, np.quantile(upper, np.linspace(0.0, 1.0, _KNOTS))))
-        excess = scores[scores > threshold] - threshold
     rate = (n - np.searchsorted(scores, knots, side="left")) / n
+    excess = scores[scores > threshold] - threshold
     beyond = -np.log(max(len(excess), 1) / (n + 1))
     if len(knots) == 1:
         knots, rate = np.append(knots[0] - 1.0, knots), np.append(1.0, rate)
     rarity = np.maximum.accumulate(-np.log(np.minimum(rate, 1.0)))
     # With hardly any spread, nothing is known of the scale: one nat of score is then one nat of rarity.
-    shape, scale = _fit_pareto(excess) if len(excess) >= 2 and excess.mean() > least else (0.0, 1.0)
-    return read_only(Tail(knots, rarity, float(max(beyond, rarity[-1])), float(shape), float(max(scale, least))))
+    shape, scale = _fit_pareto(excess) if len(excess) >= 2 and excess.mean() > _MIN_SCALE else (0.0, 1.0)
+    return read_only(Tail(knots, rarity, float(max(beyond, rarity[-1])), float(shape), float(max(scale, _MIN_SCALE))))
 
 
 def _thinned(scores: FloatArray, accounts: IntArray, tail_share: float) -> AnyArray:
@@ -94,14 +82,6 @@ def _thinned(scores: FloatArray, accounts: IntArray, tail_share: float) -> AnyAr
             kept[order] = False
             kept[order[np.linspace(0, len(order) - 1, most).round().astype(int)]] = True
     return kept
-
-
-def _is_thin(excess: FloatArray) -> bool:
-    """Whether scores beyond the threshold clearly end sooner than an exponential tail would."""
-    count = len(excess)
-    if count <= 2 * _MIN_TAIL or not excess.mean() > 0:
-        return False
-    return bool(excess.std() / excess.mean() < min(_THIN, 1.0 - 3.0 / np.sqrt(count)))
 
 
 def _fit_pareto(excess: FloatArray) -> tuple[float, float]:
