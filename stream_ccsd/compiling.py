@@ -25,8 +25,10 @@ from numba.core import caching
 from numba.core.registry import cpu_target
 
 _PACKAGE = Path(__file__).parent
-_FILES = ("account", "batch", "calendar", "codes", "compiling", "fields", "numeric", "scores", "settings", "vector")
-ROOMS = ("alert", "clustering", "divergence", "library", "score", "step", *(f"{name}.py" for name in _FILES))
+_FOLDERS = ("alert", "clustering", "divergence", "library", "score", "step")
+_BASICS = ("calendar", "compiling", "fields", "numeric", "scores", "settings", "sums", "vector")
+_FILES = ("account", "batch", "codes", *_BASICS)
+ROOMS = (*_FOLDERS, *(f"{name}.py" for name in _FILES))
 """What is compiled, and all it takes constants from: where one of these changes, everything is compiled anew."""
 _COMMON = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 """What x86-64-v3, the processors since about 2015, has beyond the first ones with 64 bits."""

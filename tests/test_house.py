@@ -23,6 +23,7 @@ BASICS = [
     "compiling",
     "progress",
     "sampling",
+    "sums",
     "vector",
     "memory",
     "writing",

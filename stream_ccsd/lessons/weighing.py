@@ -10,10 +10,11 @@ import numpy as np
 from stream_ccsd.lessons.notebook import Kept, Notebook, record_codes
 from stream_ccsd.lessons.records import base_rate
 from stream_ccsd.lessons.trees import NO_TREES, Trees, grow_trees
-from stream_ccsd.lessons.weights import fit_weights, likelihood, match_rate, weighted_sums
+from stream_ccsd.lessons.weights import fit_weights, likelihood, match_rate
 from stream_ccsd.library.learnt import HALF_LIVES, Learnt
 from stream_ccsd.numeric import AnyArray, FloatArray
 from stream_ccsd.score.weighing import evidence_by
+from stream_ccsd.sums import weighted_sums
 
 # Normal transactions that were scored when there were records, from which on the others are not asked any more.
 _ENOUGH = 1000

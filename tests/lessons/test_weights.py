@@ -3,14 +3,8 @@
 import numpy as np
 import pytest
 
-from stream_ccsd.lessons.weights import (
-    fit_weights,
-    likelihood,
-    match_rate,
-    newton_terms,
-    solve_positive,
-    weighted_sums,
-)
+from stream_ccsd.lessons.weights import fit_weights, likelihood, match_rate
+from stream_ccsd.sums import newton_terms, solve_positive, weighted_sums
 
 HELD = 4.0  # one over the variance of the prior
 
