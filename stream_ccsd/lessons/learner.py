@@ -128,7 +128,9 @@ class Learner:
         told = silence_speaks(kept, self.notebook.unasked)
         weighing, takeover = None, self.model.takeover_share
         facts: dict[str, Any] = dict(self.model.facts.get("lessons", {"weighed_by": SUM}))
-        shares = facts.get("shares") or (self._shares(moment, kept) if measurable else [])
+        shares: list[float] = facts.get("shares") or self._shares(moment, kept)
+        if not (told or shares or "lessons" in self.model.facts):
+            return self.model  # what reaches the threshold of all is still to be counted, before anything is learnt
         if frauds < _FEWEST_FRAUDS or not told:
             # One verdict says nothing about merchants and customers: their records would tell who is often seen, and
             # outweigh everything else. Nor do verdicts on alerts alone: what they are compared with is not normal.
@@ -140,11 +142,11 @@ class Learner:
             learnt = learnt._replace(weights=weighing.weights, **weighing.trees._asdict())
             facts = measured(weighing)
         tail = self.model.tails["evidence"]
-        if measurable and not told:
+        if shares and not told:
             past = self._settled(moment, kept)
             evidence = evidence_by(learnt, past.rows.inputs.astype(float), int(learnt.term_of.max()) + 1)
             tail = tail_by_shares(evidence, past.weight, shares)
-        elif measurable and (weighing is not None or not len(learnt.roots)):
+        elif told and measurable and (weighing is not None or not len(learnt.roots)):
             if weighing is None:
                 asked, (evidence, speaking) = kept, evidence_today(learnt, kept, self.notebook)
             else:
@@ -167,9 +169,13 @@ class Learner:
         return kept.take(kept.rows.time <= moment - self.schedule.delay)
 
     def _shares(self, moment: float, kept: Kept) -> list[float]:
-        """Of all transactions: how rare they were before anything was learnt."""
+        """Of all transactions, how rare they were before anything was learnt, as far as to the threshold, or none."""
         past = self._settled(moment, kept)
-        return shares_by_rarity(rarities(self.first.tails["evidence"], past.rows.evidence), past.weight)
+        if "lessons" in self.model.facts or not len(past.weight):
+            return []
+        shares = shares_by_rarity(rarities(self.model.tails["evidence"], past.rows.evidence), past.weight)
+        enough = shares and shares[-1] >= self.model.threshold + self.model.budget_offsets()[EVIDENCE]
+        return shares if enough else []
 
     def _without_records(self, learnt: Learnt) -> FloatArray:
         """The plain sum of what laws say."""

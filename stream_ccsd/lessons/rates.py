@@ -20,8 +20,9 @@ from stream_ccsd.numeric import AnyArray, FloatArray, read_only
 # Frauds that were told without an alert, as a share of all known ones, from which on silence counts as normal.
 _TOLD = 0.02
 _STEPS = 120
+_LATELY = 10  # steps
 # Transactions above the last step: fewer say nothing about the next.
-_LEAST = 20.0
+_LEAST = 50.0
 _MIN_SCALE = 1e-3
 
 
@@ -53,11 +54,12 @@ def tail_by_shares(evidence: FloatArray, weight: FloatArray, shares: list[float]
     if len(knots) == 1:
         knots, rarity = np.append(knots[0] - 1.0, knots), np.append(0.0, rarity)
     above = values > knots[-1]
-    # A share that is smaller by a factor of e is one nat rarer.
+    # In a share smaller by a factor of e, evidence is higher by its mean excess, and rarer by as much as lately.
     excess = values[above] - knots[-1]
-    mass = np.diff(np.exp(-share), append=0.0)[above]
-    scale = float((excess * mass).sum() / mass.sum()) if above.any() and mass.sum() < 0.0 else 1.0
-    return read_only(Tail(knots, rarity, float(rarity[-1]), 0.0, max(scale, _MIN_SCALE)))
+    mass = -np.diff(np.exp(-share), append=0.0)[above]
+    scale = float((excess * mass).sum() / mass.sum()) if mass.sum() > 0.0 else 1.0
+    slope = max((shares[-1] - shares[-1 - _LATELY]) / (0.1 * _LATELY), 1.0) if len(shares) > _LATELY else 1.0
+    return read_only(Tail(knots, rarity, float(rarity[-1]), 0.0, max(scale / slope, _MIN_SCALE)))
 
 
 def _falling(values: FloatArray, weight: FloatArray) -> tuple[FloatArray, FloatArray]:
