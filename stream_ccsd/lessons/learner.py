@@ -125,18 +125,18 @@ class Learner:
         frauds = int(kept.fraud.sum())
         # Of fewer normal ones nobody can say how rare evidence is among them: it stays as rare as it was.
         measurable = int(kept.sampled.sum()) >= _FEWEST_NORMALS
-        told = silence_speaks(kept, self.notebook.unasked)
         weighing, takeover = None, self.model.takeover_share
         facts: dict[str, Any] = dict(self.model.facts.get("lessons", {"weighed_by": SUM}))
+        told = silence_speaks(kept, self.notebook.unasked, facts.get("silence") == "normal")
         shares: list[float] = facts.get("shares") or self._shares(moment, kept)
         if not (told or shares or "lessons" in self.model.facts):
             return self.model  # what reaches the threshold of all is still to be counted, before anything is learnt
-        if frauds < _FEWEST_FRAUDS or not told:
+        if frauds < _FEWEST_FRAUDS or (shares and not told):
             # One verdict says nothing about merchants and customers: their records would tell who is often seen, and
             # outweigh everything else. Nor do verdicts on alerts alone: what they are compared with is not normal.
             learnt = learnt._replace(weights=self._without_records(learnt), **NO_TREES._asdict())
             facts, self._weighed_at, takeover = {"weighed_by": SUM}, 0, self.first.takeover_share
-        elif measurable and self._weighs(frauds):
+        elif told and measurable and self._weighs(frauds):
             weighing = weigh_terms(learnt, kept, self.notebook)
             self._weighed_at = frauds
             learnt = learnt._replace(weights=weighing.weights, **weighing.trees._asdict())

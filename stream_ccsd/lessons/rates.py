@@ -17,8 +17,9 @@ from stream_ccsd.lessons.notebook import Kept
 from stream_ccsd.library.tails import Tail
 from stream_ccsd.numeric import AnyArray, FloatArray, read_only
 
-# Frauds that were told without an alert, as a share of all known ones, from which on silence counts as normal.
-_TOLD = 0.02
+# Frauds that were told without an alert, as a share of all known ones, from which on silence counts as normal, and
+# down to which it goes on to: where nearly all are caught, few are left to be told otherwise.
+_TOLD, _STILL_TOLD = 0.02, 0.005
 _STEPS = 120
 _LATELY = 10  # steps
 # Transactions above the last step: fewer say nothing about the next.
@@ -26,15 +27,16 @@ _LEAST = 50.0
 _MIN_SCALE = 1e-3
 
 
-def silence_speaks(kept: Kept, unasked: AnyArray) -> bool:
+def silence_speaks(kept: Kept, unasked: AnyArray, before: bool) -> bool:
     """Whether frauds are told without an alert, too: in chargebacks and labels, or of accounts that had none.
 
     Whoever looks at an alert finds other frauds of its account: they say nothing of other accounts. Nor does
-    exploration, which looks at some at random, of the rest.
+    exploration, which looks at some at random, of the rest. ``before`` is what was said in the lesson before.
     """
     fraud = kept.fraud
     seen = np.isin(kept.rows.account, kept.rows.account[fraud & kept.rows.alerted])
-    return int((fraud & (unasked | ~seen)).sum()) > _TOLD * int(fraud.sum())
+    least = _STILL_TOLD if before else _TOLD
+    return int((fraud & (unasked | ~seen)).sum()) > least * int(fraud.sum())
 
 
 def shares_by_rarity(rarity: FloatArray, weight: FloatArray) -> list[float]:
