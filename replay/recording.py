@@ -29,20 +29,20 @@ class InMemory:
     """States in memory, outputs written as they come."""
 
     def __init__(self, setup: Setup) -> None:
-        self._states = dict(setup.states)
+        self._setup, self._states = setup, dict(setup.states)
         self.notes: dict[str, Any] = {}
-        self.engine = Engine(setup.model, self._states, setup.threshold)
+        self.engine = Engine(setup.model, self._states, setup.threshold, setup.explore)
         self.reached = START
         self._tally = Tally(setup.model.calendar, self.engine.threshold)
         self._files = OutputFiles(setup.out, setup.model.version)
 
     def use(self, model: Model) -> None:
         """Go on with another model."""
-        self.engine = Engine(model, self._states, self.engine.threshold)
+        self.engine = Engine(model, self._states, self.engine.threshold, self._setup.explore)
 
     def retune(self, threshold: float) -> None:
         """Alert by another threshold."""
-        self.engine = Engine(self.engine.model, self._states, threshold)
+        self.engine = Engine(self.engine.model, self._states, threshold, self._setup.explore)
 
     def recorded(self) -> Iterator[pa.RecordBatch]:
         """Nothing: what is in memory ends with the process."""
@@ -77,7 +77,7 @@ class Durable:
             "source": setup.source.fingerprint(),
             "model": setup.model.version,
             "threshold": threshold,
-            "policy": build_policy(setup.model.settings, threshold)._asdict(),
+            "policy": build_policy(setup.model.settings, threshold, setup.explore)._asdict(),
             "calendar": setup.model.calendar.to_dict(),
             "learning": None if setup.learning is None else setup.learning.to_dict(),
         }
@@ -86,7 +86,7 @@ class Durable:
         else:
             self._file = StateFile.create(setup.state, facts, setup.states)
         self._begun = self._file.position
-        self.engine = Engine(setup.model, self._file.states, threshold)
+        self.engine = Engine(setup.model, self._file.states, threshold, setup.explore)
 
     def _resumed(self, setup: Setup, facts: dict[str, Any]) -> StateFile:
         assert setup.state is not None
@@ -105,11 +105,11 @@ class Durable:
 
     def use(self, model: Model) -> None:
         """Go on with another model."""
-        self.engine = Engine(model, self._file.states, self.engine.threshold)
+        self.engine = Engine(model, self._file.states, self.engine.threshold, self._setup.explore)
 
     def retune(self, threshold: float) -> None:
         """Alert by another threshold."""
-        self.engine = Engine(self.engine.model, self._file.states, threshold)
+        self.engine = Engine(self.engine.model, self._file.states, threshold, self._setup.explore)
 
     @property
     def notes(self) -> dict[str, Any]:

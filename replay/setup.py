@@ -29,6 +29,8 @@ class Setup:
     """How it learns from verdicts, if it does."""
     model_place: Path | None = None
     """Where the model was loaded from or saved to, for whoever looks at the state file."""
+    explore: float | None = None
+    """Share of the alert budget for transactions drawn at random; the model's own where none is given."""
 
     @property
     def models(self) -> Path:

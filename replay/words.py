@@ -48,6 +48,10 @@ def lesson_words(lessons: dict[str, Any]) -> str:
             text += f" (average precision {last['average_precision']:.2f} on accounts left out)"
         if last["disputed"] or last["waiting"] or last["too_late"]:
             text += f"; disputed {last['disputed']:,}, waiting {last['waiting']:,}, too late {last['too_late']:,}"
+        if last.get("outweighed"):
+            text += f"; left out {last['outweighed']:,} frauds that one person alone found at one merchant"
+        if last.get("silence") == "unknown":
+            text += "; verdicts are on alerts alone: others are not taken to be normal"
     if adapted:
         text += f"; laws followed {adapted['transactions']:,} transactions"
     if not last and not adapted:

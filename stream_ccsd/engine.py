@@ -62,6 +62,8 @@ class Engine:
         Where packed account states are kept: a dict, anything like one, or a store of another kind.
     threshold
         Alert score from which on an account is alerted; by default the model's.
+    explore
+        Share of the alert budget that goes, besides, to transactions drawn at random; by default the model's.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Engine:
         model: Model,
         states: AccountStates | MutableMapping[str, bytes] | None = None,
         threshold: float | None = None,
+        explore: float | None = None,
     ) -> None:
         settings = model.settings
         if settings.standardise != "causal":
@@ -89,7 +92,7 @@ class Engine:
         named = len(self._categories)
         self._codec = AccountCodec(*model.state_sizes)
         self._work = Workspace.of(model.index, self._codec.longest_history, settings.local_history, named)
-        self._compiled = compile_model(model, self.threshold)
+        self._compiled = compile_model(model, self.threshold, explore)
         self._added = [score for score in scores() if score.compute is not None]
         self._names = score_names()
         self._make_space(1)
@@ -332,7 +335,7 @@ def added_score(score: Score, outputs: AnyArray, events: AnyArray) -> FloatArray
     return values
 
 
-def compile_model(model: Model, threshold: float | None = None) -> CompiledModel:
+def compile_model(model: Model, threshold: float | None = None, explore: float | None = None) -> CompiledModel:
     """The model as compiled code takes it."""
     settings = model.settings
     on = settings.alert_on
@@ -347,7 +350,7 @@ def compile_model(model: Model, threshold: float | None = None) -> CompiledModel
         takeover_cap=float(settings.takeover_cap),
         takeover_drift=float(settings.takeover_drift),
         tails=tuple(model.tails[s.name] for s in COMPILED),
-        policy=build_policy(settings, model.threshold if threshold is None else threshold),
+        policy=build_policy(settings, model.threshold if threshold is None else threshold, explore),
         joining=np.array(joining),
         offsets=model.budget_offsets(),
         grace=float(settings.grace),

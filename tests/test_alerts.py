@@ -9,7 +9,7 @@ from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
 from stream_ccsd.stores import ALERT_CAP
-from stream_ccsd.transaction import Transaction
+from stream_ccsd.transaction import Transaction, identity
 from tests.conftest import SMALL, with_settings
 
 
@@ -89,6 +89,28 @@ def test_the_threshold_follows_the_budget(stream):
     normal = stream.normal_accounts()
     transactions = [t for t in stream.transactions if t.account in normal]
     assert fit(transactions, replace(SMALL, alert_rate=0.01)).threshold == pytest.approx(-np.log(0.01))
+
+
+def test_a_share_of_the_budget_is_drawn_at_random(model, stream, results):
+    """Whatever they score: those with the lowest hashes, the same in every process, besides all other alerts."""
+    explored = Engine(model, threshold=2.0, explore=0.5).process_many(stream.transactions)
+    plain = Engine(model, threshold=2.0).process_many(stream.transactions)
+    share = 0.5 * np.exp(-2.0)
+    drawn = {t.id for t in stream.transactions if identity(t.id) < share * 2.0**64}
+    assert len(drawn) == pytest.approx(share * len(stream.transactions), rel=0.2)
+    assert {r.transaction.id for r in explored if r.alert} == {r.transaction.id for r in plain if r.alert} | drawn
+    assert [r.score for r in explored] == [r.score for r in plain] == [r.score for r in results]
+    low = [r.alert for r in explored if r.alert and r.score < 2.0]
+    assert {a.raised_by for a in low} == {"exploration"}
+    assert len(low) > 50
+    # The setting says the same, a flag has the last word, and by a higher threshold less is drawn.
+    asked = with_settings(model, explore=0.5)
+    for given, wanted in (({}, explored), ({"explore": 0.0}, plain)):
+        again = Engine(asked, threshold=2.0, **given).process_many(stream.transactions)
+        assert [r.alert is None for r in again] == [r.alert is None for r in wanted]
+    assert not [r for r in Engine(asked, threshold=1e6).process_many(stream.transactions) if r.alert]
+    with pytest.raises(StreamCcsdError, match=r"from 0 to 1, got 1\.5"):
+        Engine(model, explore=1.5)
 
 
 def test_a_clock_that_jumped_ahead_does_not_silence_the_cap(model):

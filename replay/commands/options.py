@@ -43,6 +43,16 @@ AlertsPerDayOption = Annotated[
         metavar="N", help="Alert budget a day, at as many transactions a day as in the data the model was fitted on."
     ),
 ]
+ExploreOption = Annotated[
+    float | None,
+    typer.Option(
+        metavar="SHARE",
+        min=0,
+        max=1,
+        help="Share of the alert budget that goes, besides, to transactions drawn at random, whatever they score: "
+        "verdicts on alerts alone never tell of fraud that looks like nothing. By default the model's.",
+    ),
+]
 OptionalStateOption = Annotated[Path | None, typer.Option("--state", metavar="FILE", help="State file of a replay.")]
 StateOption = Annotated[Path, typer.Option("--state", metavar="FILE", help="State file of a replay.")]
 

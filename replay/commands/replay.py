@@ -22,6 +22,7 @@ from replay.commands.options import (
     AlertRateOption,
     AlertsPerDayOption,
     EncodingOption,
+    ExploreOption,
     SettingsOption,
     check_budget,
     chosen_settings,
@@ -100,6 +101,7 @@ class ReplayOptions:
     threshold: Annotated[float | None, typer.Option(help="Alert threshold in nats; by default the model's.")] = None
     alert_rate: AlertRateOption = None
     alerts_per_day: AlertsPerDayOption = None
+    explore: ExploreOption = None
     customers: Annotated[int, typer.Option(help="Of the simulated town.", min=10, max=10**9)] = 400
     days: Annotated[int, typer.Option(help="Of the simulated town.", min=10, max=100_000)] = 120
     seed: Annotated[int, typer.Option(help="Of the simulated town.", min=0, max=2**63 - 1)] = 0
@@ -120,7 +122,7 @@ class ReplayOptions:
 _OF_A_FILE = ("model", "label", "accounts", "columns", "start", "until", "unseen", "sort", "encoding")
 _OF_SCORING = (
     *("model", "challenger", "state", "unseen", "threshold", "alert_rate", "alerts_per_day", "settings", "no_drift"),
-    *("learn", "delay", "verdicts_from", "verdicts", "adapt"),
+    *("explore", "learn", "delay", "verdicts_from", "verdicts", "adapt"),
 )
 
 
@@ -159,6 +161,7 @@ def replay(options: ReplayOptions) -> None:
             not options.no_drift,
             learning,
             begun.place,
+            options.explore,
             None if begun.challenger is None else _challenger(options, begun, begun.challenger),
         )
         show = begin("replaying")
@@ -260,7 +263,7 @@ def _challenger(options: ReplayOptions, begun: _Begun, model: Any) -> Any:
         if start is not None and not (options.resume and state is not None and state.exists()):
             states = _past(options, begun.model, model, start)
     threshold = chosen_threshold(options, model)
-    return Session(source, model, options.out / NAME, state, options.resume, threshold, states)
+    return Session(source, model, options.out / NAME, state, options.resume, threshold, states, explore=options.explore)
 
 
 def _past(options: ReplayOptions, champion: Any, model: Any, until: float) -> dict[str, bytes]:

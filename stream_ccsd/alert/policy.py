@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from stream_ccsd.account import TOP
 from stream_ccsd.compiling import compiled, inner
+from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.numeric import FloatArray
 from stream_ccsd.settings import Settings
 
@@ -26,16 +28,30 @@ class Policy(NamedTuple):
     explored: float  # share of all transactions that are alerts whatever they score
 
 
-def build_policy(settings: Settings, threshold: float) -> Policy:
-    """The policy of these settings at that threshold."""
+def build_policy(settings: Settings, threshold: float, explore: float | None = None) -> Policy:
+    """The policy of these settings at that threshold; ``explore`` takes the place of the settings' own."""
+    share = settings.explore if explore is None else checked_share(explore)
     return Policy(
         float(threshold),
         float(settings.alert_margin),
         float(settings.alert_cooldown),
         int(settings.alert_cap),
         float(settings.alert_interval),
-        float(settings.explore * settings.alert_rate),
+        share * math.exp(-max(float(threshold), 0.0)),
     )
+
+
+def checked_share(explore: float) -> float:
+    """A share of the alert budget for exploration.
+
+    Raises
+    ------
+    StreamCcsdError
+        If it is no number from 0 to 1.
+    """
+    if isinstance(explore, bool) or not isinstance(explore, int | float) or not 0.0 <= explore <= 1.0:
+        raise StreamCcsdError(f"the share that is explored is a number from 0 to 1, got {explore!r}")
+    return float(explore)
 
 
 @inner()

@@ -163,7 +163,7 @@ class PartitionScorer:
 
     def __init__(self, model: Model, settings: WorkerSettings, schema: Schema, read: Read) -> None:
         self._states = _StagedStates(read)
-        self._engine = Engine(model, self._states, settings.threshold)
+        self._engine = Engine(model, self._states, settings.threshold, settings.explore)
         self._settings, self._reader = settings, TransactionReader(schema)
         self._sizes_checked = False
 

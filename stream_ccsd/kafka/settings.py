@@ -99,6 +99,14 @@ class WorkerSettings:
     ] = 10.0
     heartbeat_interval: Annotated[float, _option("Seconds between signs of life to the group.", _WORK)] = 2.0
     threshold: Annotated[float | None, _option("Alert threshold in nats; by default the model's.", _WORK)] = None
+    explore: Annotated[
+        float | None,
+        _option(
+            "Share of the alert budget that goes, besides, to transactions drawn at random: 0.2; by default the "
+            "model's.",
+            _WORK,
+        ),
+    ] = None
     learning: Annotated[
         bool,
         _option(
@@ -162,6 +170,7 @@ class WorkerSettings:
             f"at most half of session_timeout ({self.session_timeout:g})",
         )
         _require(self.threshold is None or isfinite(self.threshold), "threshold", self.threshold, "a number")
+        _require(self.explore is None or 0 <= self.explore <= 1, "explore", self.explore, "a share from 0 to 1")
         _require(self.web_host.strip() != "", "web_host", self.web_host, "an address; 0.0.0.0 is every one there is")
         _require(0 <= self.web_port <= 65_535, "web_port", self.web_port, "0 to 65535")
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from stream_ccsd.lessons.adapt import HALF_LIFE, adapted, share_of
 from stream_ccsd.lessons.notebook import Kept, Notebook
+from stream_ccsd.lessons.rates import shares_by_rarity, silence_speaks, tail_by_shares
 from stream_ccsd.lessons.records import base_rate
 from stream_ccsd.lessons.rows import Rows
 from stream_ccsd.lessons.schedule import Schedule
@@ -26,6 +27,7 @@ from stream_ccsd.library.model import Model
 from stream_ccsd.library.tails import fit_tail, rarities
 from stream_ccsd.numeric import AnyArray, FloatArray, read_only
 from stream_ccsd.result import Result
+from stream_ccsd.score.weighing import evidence_by
 from stream_ccsd.scores import EVIDENCE, TAKEOVER
 from stream_ccsd.verdict import Verdict
 
@@ -123,32 +125,57 @@ class Learner:
         frauds = int(kept.fraud.sum())
         # Of fewer normal ones nobody can say how rare evidence is among them: it stays as rare as it was.
         measurable = int(kept.sampled.sum()) >= _FEWEST_NORMALS
-        enough = frauds >= _FEWEST_FRAUDS and measurable
-        weighing = None
-        if enough and (self.notebook.lessons % self._weighed_every == 0 or frauds >= _GROWN * max(self._weighed_at, 1)):
+        weighing, takeover = None, self.model.takeover_share
+        facts: dict[str, Any] = dict(self.model.facts.get("lessons", {"weighed_by": SUM}))
+        told = silence_speaks(kept, self.notebook.unasked, facts.get("silence") == "normal")
+        shares: list[float] = facts.get("shares") or self._shares(moment, kept)
+        if not (told or shares or "lessons" in self.model.facts):
+            return self.model  # what reaches the threshold of all is still to be counted, before anything is learnt
+        if frauds < _FEWEST_FRAUDS or (shares and not told):
+            # One verdict says nothing about merchants and customers: their records would tell who is often seen, and
+            # outweigh everything else. Nor do verdicts on alerts alone: what they are compared with is not normal.
+            learnt = learnt._replace(weights=self._without_records(learnt), **NO_TREES._asdict())
+            facts, self._weighed_at, takeover = {"weighed_by": SUM}, 0, self.first.takeover_share
+        elif told and measurable and self._weighs(frauds):
             weighing = weigh_terms(learnt, kept, self.notebook)
             self._weighed_at = frauds
             learnt = learnt._replace(weights=weighing.weights, **weighing.trees._asdict())
-        elif frauds < _FEWEST_FRAUDS:
-            # One verdict says nothing about merchants and customers: their records would tell who is often seen, and
-            # outweigh everything else.
-            learnt = learnt._replace(weights=self._without_records(learnt), **NO_TREES._asdict())
-        tail, facts = self.model.tails["evidence"], dict(self.model.facts.get("lessons", {"weighed_by": SUM}))
-        if weighing is not None:
             facts = measured(weighing)
-        elif frauds < _FEWEST_FRAUDS:
-            facts, self._weighed_at = {"weighed_by": SUM}, 0
-        if measurable and (weighing is not None or not len(learnt.roots)):
+        tail = self.model.tails["evidence"]
+        if shares and not told:
+            past = self._settled(moment, kept)
+            evidence = evidence_by(learnt, past.rows.inputs.astype(float), int(learnt.term_of.max()) + 1)
+            tail = tail_by_shares(evidence, past.weight, shares)
+        elif told and measurable and (weighing is not None or not len(learnt.roots)):
             if weighing is None:
                 asked, (evidence, speaking) = kept, evidence_today(learnt, kept, self.notebook)
             else:
                 asked, evidence, speaking = weighing.judged, weighing.today, weighing.speaking
             whose = asked.rows.account[speaking].view(np.int64)
             tail = fit_tail(evidence[speaking], self.model.settings.tail_share, whose)
-        model = replace(self.model, learnt=read_only(learnt), tails={**self.model.tails, "evidence": tail})
+        tails = {**self.model.tails, "evidence": tail}
+        model = replace(self.model, learnt=read_only(learnt), tails=tails, takeover_share=takeover)
         if weighing is not None:
             model = replace(model, takeover_share=self._takeover_share(model, weighing))
+        facts |= {"shares": shares, "silence": "normal" if told else "unknown"}
         return replace(model, facts={**model.facts, "lessons": {**facts, **self._account(moment, kept, learnt)}})
+
+    def _weighs(self, frauds: int) -> bool:
+        """Whether weights are learnt in this lesson."""
+        return self.notebook.lessons % self._weighed_every == 0 or frauds >= _GROWN * max(self._weighed_at, 1)
+
+    def _settled(self, moment: float, kept: Kept) -> Kept:
+        """Those that stand for all transactions of their time: of later ones, only what was judged is entered."""
+        return kept.take(kept.rows.time <= moment - self.schedule.delay)
+
+    def _shares(self, moment: float, kept: Kept) -> list[float]:
+        """Of all transactions, how rare they were before anything was learnt, as far as to the threshold, or none."""
+        past = self._settled(moment, kept)
+        if "lessons" in self.model.facts or not len(past.weight):
+            return []
+        shares = shares_by_rarity(rarities(self.model.tails["evidence"], past.rows.evidence), past.weight)
+        enough = shares and shares[-1] >= self.model.threshold + self.model.budget_offsets()[EVIDENCE]
+        return shares if enough else []
 
     def _without_records(self, learnt: Learnt) -> FloatArray:
         """The plain sum of what laws say."""
@@ -201,6 +228,7 @@ class Learner:
             "waiting": book.waiting,
             "too_late": book.too_late,
             "disputed": book.disputed,
+            "outweighed": book.outweighed,
             "weighed_at": self._weighed_at,
             "half_lives": {f: HALF_LIVES[c] for f, c in zip(fields, learnt.chosen.tolist(), strict=True)},
             "before": self.model.version,

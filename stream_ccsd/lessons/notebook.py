@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from stream_ccsd.fields import Field
+from stream_ccsd.lessons.balance import Balance
 from stream_ccsd.lessons.fraud_law import AxisLaw, axis_laws
 from stream_ccsd.lessons.records import Records, likelihoods
 from stream_ccsd.lessons.rows import Rows, row_key
@@ -96,6 +97,8 @@ class Notebook:
         self._stale: FloatArray = np.zeros(0)
         self._prompt: float | None = None  # days until prompt verdicts
         self._disputed: set[int] = set()
+        self._balance = Balance()
+        self._outweighed: set[int] = set()  # frauds beyond what one person's verdicts may count
         self._moment = 0.0
         self.known_since: float | None = None  # from which lesson on there are frauds in records
         self._verdicts: dict[int, list[Verdict]] = {}
@@ -122,6 +125,17 @@ class Notebook:
     def disputed(self) -> int:
         """Transactions that are left out because people disagree."""
         return len(self._disputed)
+
+    @property
+    def outweighed(self) -> int:
+        """Frauds that are left out because one person alone found so many there."""
+        return len(self._outweighed)
+
+    @property
+    def unasked(self) -> AnyArray:
+        """Which of the kept ones are frauds that somebody told of who did not have to look at an alert."""
+        assert self.kept is not None
+        return self._balance.unasked(self.kept.rows.key)
 
     def advance(self, moment: float) -> None:
         """To a lesson: what is known by now is entered."""
@@ -179,6 +193,7 @@ class Notebook:
         assert self._pool is not None
         if not self._heard:
             return
+        self._balance_finders()
         # In an order of their own, so that sums do not depend on whose verdict arrived first.
         keys = np.sort(np.fromiter(self._heard, np.uint64, len(self._heard)))
         near = np.minimum(np.searchsorted(keys, self._pool.key), len(keys) - 1)
@@ -192,12 +207,23 @@ class Notebook:
         self._change(places, wanted)
         self._change_kept(keys[~found])
 
+    def _balance_finders(self) -> None:
+        """Who found what is heard of; frauds that count now and did not before, or the other way, are heard again."""
+        assert self._pool is not None
+        keys = np.fromiter(self._heard, np.uint64, len(self._heard))
+        for rows in (self._pool, *([] if self.kept is None else [self.kept.rows])):
+            here = np.isin(rows.key, keys)
+            for key, merchant in zip(rows.key[here].tolist(), rows.merchant[here].tolist(), strict=True):
+                self._balance.note(key, standing(self._verdicts[key]), merchant)
+        before, self._outweighed = self._outweighed, self._balance.outweighed()
+        self._heard |= dict.fromkeys(sorted(before ^ self._outweighed))
+
     def _labels(self, keys: AnyArray) -> AnyArray:
         """What transactions are by the verdicts on them."""
         found = np.zeros(len(keys), np.int8)
         for i, key in enumerate(keys.tolist()):
             said = standing(self._verdicts[key])
-            found[i] = _LABELS[said.label]
+            found[i] = _LEFT_OUT if key in self._outweighed else _LABELS[said.label]
             (self._disputed.add if said.disputed else self._disputed.discard)(key)
         return found
 
@@ -352,6 +378,8 @@ class Notebook:
         for key in [key for key in self._heard if self._verdicts[key][-1].time < oldest]:
             del self._heard[key]
             self.too_late += 1
+        kept = self._pool.key[:0] if self.kept is None else self.kept.rows.key
+        self._outweighed -= self._balance.keep_only(np.concatenate([self._pool.key, kept]))
         if self.lessons % _TIDIED:
             return
         keys = np.fromiter(self._verdicts, np.uint64, len(self._verdicts))

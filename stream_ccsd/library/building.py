@@ -20,6 +20,7 @@ from stream_ccsd.fields import Field
 from stream_ccsd.library.laws import CELL, COUNTS, OCTAVES, QUARTERS, RATES, Laws
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray, read_only
 from stream_ccsd.settings import Settings
+from stream_ccsd.sums import weighted_sums
 
 # How many bandwidths a Gaussian reaches.
 _REACH = 6.0
@@ -159,7 +160,8 @@ def hour_density(cells: IntArray, weight: FloatArray, sigma: float) -> FloatArra
     hours = np.arange(QUARTERS) * 24.0 / QUARTERS
     distance = np.minimum(hours, 24.0 - hours)
     kernel = np.exp(-0.5 * (distance / sigma) ** 2)
-    smooth = np.bincount(cells, weight, QUARTERS) @ kernel[np.subtract.outer(np.arange(QUARTERS), np.arange(QUARTERS))]
+    around = kernel[np.subtract.outer(np.arange(QUARTERS), np.arange(QUARTERS))]
+    smooth = weighted_sums(around, np.bincount(cells, weight, QUARTERS))
     density: FloatArray = (smooth / kernel.sum() * QUARTERS / 24.0 + 1.0 / 24.0) / (weight.sum() + 1.0)
     return density
 

@@ -251,6 +251,11 @@ def test_the_alert_cap_is_kept_for_the_partition(model, records):
     assert again.entered == 50
 
 
+def test_a_worker_explores(model, records):
+    plain, explored = (scorer(model, {}, threshold=0.0, explore=share).score(records[:200]) for share in (None, 1.0))
+    assert 0 < plain.alerts < explored.alerts == explored.entered
+
+
 def test_ids_may_come_from_the_place(model):
     schema = Schema(id=None)
     value = b'{"account":"C1","time":1,"amount":2.5,"category":"c","merchant":"m"}'

@@ -70,6 +70,7 @@ def test_a_file_says_what_a_variable_says(tmp_path_factory, batch, commit, topic
         ({"partitions": "9" * 400}, "at most 100000"),
         ({"session_timeout": "9" * 400}, "seconds, above 0"),
         ({"threshold": "inf"}, "threshold is inf"),
+        ({"explore": "1.5"}, "explore is 1.5, expected a share from 0 to 1"),
     ],
 )
 def test_what_does_not_fit_is_named(values, said):

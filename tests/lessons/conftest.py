@@ -1,11 +1,30 @@
 import pytest
 
 from offline.fraud.drift import CATEGORY, FACTOR, SHIFT_DAY, Town
+from replay.simulated import simulated_replay
 from replay.simulator import PriceShift
 from stream_ccsd.engine import Engine
+from stream_ccsd.settings import Settings
+from tests.lessons.school import BUDGET
 
 # Small, but large enough for a change of one category to stand out.
 SMALL_TOWN = Town(fitted=60, streamed=150, days=90, seed=2)
+
+
+@pytest.fixture(scope="package")
+def town():
+    """A model, the stream it has not seen, and which of it is fraud."""
+    settings = Settings(divergence=False, window=10, local_history=10, alert_rate=BUDGET)
+    model, source = simulated_replay(350, 40, 1, settings)
+    items = [*source.items()]
+    return model, [i.parsed for i in items], {i.parsed.id for i in items if i.label}
+
+
+@pytest.fixture(scope="package")
+def plain(town):
+    """Its results without lessons."""
+    model, stream, _ = town
+    return Engine(model).process_many(stream)
 
 
 @pytest.fixture(scope="package")

@@ -1,6 +1,6 @@
 """A stream with lessons: every transaction is scored before anything later is known."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,6 +13,9 @@ from stream_ccsd.library.model import Model
 from stream_ccsd.result import Result
 from stream_ccsd.transaction import Transaction
 from stream_ccsd.verdict import Verdict
+
+BUDGET = 0.01
+"""Of the alerts of the simulated town."""
 
 
 @dataclass
@@ -30,8 +33,12 @@ def hold(
     transactions: Sequence[Transaction],
     verdicts: Iterable[Verdict],
     batch: int | None = None,
+    review: Callable[[Result], Verdict | None] = lambda result: None,
 ) -> Term:
-    """Lessons over a stream; results are shown to the learner in batches of a size, or all of a lesson at once."""
+    """Lessons over a stream; results are shown to the learner in batches of a size, or all of a lesson at once.
+
+    Besides the verdicts there are those of a ``review`` of what was scored.
+    """
     term = Term(Learner(model, schedule))
     engine, pending = Engine(term.learner.model), []
     waiting = sorted(verdicts, key=lambda v: v.time)
@@ -41,6 +48,8 @@ def hold(
         for first in range(0, len(results), batch or max(1, len(results))):
             term.learner.see(results[first : first + (batch or len(results))])
         term.results += results
+        waiting.extend(said for said in map(review, results) if said is not None)
+        waiting.sort(key=lambda v: v.time)
         pending.clear()
 
     for t in transactions:

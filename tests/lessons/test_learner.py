@@ -7,7 +7,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from replay.simulated import simulated_replay
 from stream_ccsd.engine import Engine
 from stream_ccsd.fields import law_terms
 from stream_ccsd.lessons.learner import Learner, listening
@@ -16,26 +15,14 @@ from stream_ccsd.lessons.schedule import Schedule
 from stream_ccsd.lessons.weighing import SUM
 from stream_ccsd.library.model import Model
 from stream_ccsd.records import Origin, score_batch, score_record
-from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import identity
 from stream_ccsd.verdict import Verdict
-from tests.lessons.school import hold, precision
+from tests.lessons.school import BUDGET, hold, precision
 
 DELAY = 3.0
 DAILY = Schedule(every=1.0, delay=DELAY)
-DAYS = 40
 # From here on, averages are taken: half of the frauds were found before.
 LATER = 28.0
-BUDGET = 0.01
-
-
-@pytest.fixture(scope="module")
-def town():
-    """A model, the stream it has not seen, and which of it is fraud."""
-    settings = Settings(divergence=False, window=10, local_history=10, alert_rate=BUDGET)
-    model, source = simulated_replay(350, DAYS, 1, settings)
-    items = [*source.items()]
-    return model, [i.parsed for i in items], {i.parsed.id for i in items if i.label}
 
 
 @pytest.fixture(scope="module")
@@ -46,12 +33,6 @@ def verdicts(town):
 
 def found(t, verdict, after=DELAY, who="desk", **more):
     return Verdict(t.id, t.account, verdict, who, t.time + after, **more)
-
-
-@pytest.fixture(scope="module")
-def plain(town):
-    model, stream, _ = town
-    return Engine(model).process_many(stream)
 
 
 @pytest.fixture(scope="module")
@@ -191,14 +172,20 @@ def test_one_verdict_in_twenty_is_wrong(town, term, verdicts):
     assert precision(misled.results, fraud, LATER) > precision(term.results, fraud, LATER) - 0.05
 
 
+def busiest(stream, fraud, place):
+    """Normal transactions of a merchant, by its place among the busiest."""
+    seen = [t.merchant for t in stream if t.id not in fraud]
+    merchant = sorted(set(seen), key=seen.count)[-place]
+    return merchant, [t for t in stream if t.merchant == merchant and t.id not in fraud]
+
+
 def test_a_merchant_that_somebody_slanders(town, term, verdicts):
-    """All of its transactions are called fraud for two weeks; then the truth comes out."""
+    """All of its transactions are called fraud for two weeks, in chargebacks; then the truth comes out."""
     model, stream, fraud = town
-    seen = [t.merchant for t in stream if t.id not in fraud and 5 <= t.time < 19]
-    merchant = sorted(set(seen), key=seen.count)[-3]
-    slandered = [t for t in stream if t.merchant == merchant and t.id not in fraud and 5 <= t.time < 19]
+    merchant, there = busiest(stream, fraud, 3)
+    slandered = [t for t in there if 5 <= t.time < 19]
     assert len(slandered) > 20
-    lies = [found(t, "fraud", who="mallory") for t in slandered]
+    lies = [found(t, "fraud", who="mallory", source="chargeback") for t in slandered]
     truth = [
         Verdict(v.transaction, v.account, "normal", who, max(v.time, 22.5) + 0.1 * i)
         for v in lies
@@ -210,6 +197,22 @@ def test_a_merchant_that_somebody_slanders(town, term, verdicts):
     assert record(misled.models[24.0], merchant) < record(misled.models[21.0], merchant) - 1.0
     assert record(misled.models[24.0], merchant) == pytest.approx(record(term.models[24.0], merchant), abs=0.5)
     assert precision(misled.results, fraud, LATER) > precision(term.results, fraud, LATER) - 0.05
+
+
+def test_what_one_person_says_of_a_merchant_has_a_bounded_weight(town, term, verdicts):
+    """Half of its payments are called fraud by one who finds fraud nowhere else, for good. It took half of the AP."""
+    model, stream, fraud = town
+    _, there = busiest(stream, fraud, 1)
+    lies = [found(t, "fraud", who="mallory") for t in there[::2]]
+    assert len(lies) > len(verdicts) / 2
+    misled = hold(model, DAILY, stream, [*verdicts, *lies])
+    assert misled.learner.model.facts["lessons"]["outweighed"] > 0
+    assert precision(misled.results, fraud, LATER) > precision(term.results, fraud, LATER) - 0.05
+    # Whoever agrees makes it count, and so does a chargeback.
+    agreed = hold(model, DAILY, stream, [*verdicts, *lies, *(replace(v, who="eve") for v in lies)])
+    assert agreed.learner.model.facts["lessons"]["outweighed"] == 0
+    counted = [t.learner.model.facts["lessons"]["frauds"] for t in (agreed, misled, term)]
+    assert counted[0] > counted[1] + 100 > counted[2]
 
 
 def record(model, value, field=2):
