@@ -106,6 +106,10 @@ class Standings:
         elif said.kind == "lift":
             self._lift(line)
 
+    def verdicts(self) -> list[Verdict]:
+        """All of them; those on one transaction in the order in which they came."""
+        return [entry.verdict for said in self.said.values() for entry in said]
+
     def _lift(self, line: Line) -> None:
         number = line.said.body["suppression"]
         known = self.suppressions.get(number)
