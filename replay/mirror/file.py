@@ -73,6 +73,13 @@ class MirrorFile(StateFile):
         known = [json.loads(text) for (text,) in rows]
         return any((a["partition"], a["offset"]) == (alert["partition"], alert["position"]) for a in known)
 
+    def has_score(self, score: Record) -> bool:
+        """Whether the score of this very transaction is there, or may have been before old ones went."""
+        if self.records.totals().transactions > self.notes.get("kept", {}).get("scores", 0):
+            return True
+        place = score["partition"], score["position"]
+        return any((s["partition"], s["offset"]) == place for s in self.records.scores_of(score["account"]))
+
     def write(self, arrivals: Sequence[Arrival], notes: dict[str, Any], facts: dict[str, Any] | None = None) -> None:
         """All of it, with where it was read from, or nothing; at most ``batch_size`` at once."""
         before = self.notes, self._facts

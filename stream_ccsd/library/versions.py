@@ -43,6 +43,7 @@ class Versions:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._moments: dict[str, float | None] = {}  # versions never change
 
     def names(self) -> list[str]:
         """All versions that are whole, the oldest first: ``0007-<version>``, in the order they were added.
@@ -143,14 +144,40 @@ class Versions:
             If it cannot be written.
         """
         with self._alone():
-            names = self.names()
-            known = next((name for name in names if self._described_version(name) == model.version), None)
-            if known is not None:
-                return known
-            number = max((_number(name) for name in names), default=0) + 1
-            name = f"{number:04d}-{model.version}"
-            model.save(self.folder / name, like=self.folder / names[-1] if names else None)
-            return name
+            return self._add(model)
+
+    def add_lesson(self, model: Model, moment: float) -> str | None:
+        """The same of a lesson's model, unless a lesson of its moment or of a later one is there.
+
+        So the version in use never goes back by itself, however many learners there are. Returns the name of the
+        version of that moment, whoever made it; None if there are later ones only.
+        """
+        with self._alone():
+            held = self.lessons()
+            if held and moment <= max(held):
+                return held.get(moment)
+            return self._add(model)
+
+    def lessons(self) -> dict[float, str]:
+        """Names of versions that lessons have made, by moment; the first of each counts."""
+        found: dict[float, str] = {}
+        for name in self.names():
+            if name not in self._moments:
+                self._moments[name] = self._described_moment(name)
+            moment = self._moments[name]
+            if moment is not None:
+                found.setdefault(moment, name)
+        return found
+
+    def _add(self, model: Model) -> str:
+        names = self.names()
+        known = next((name for name in names if self._described_version(name) == model.version), None)
+        if known is not None:
+            return known
+        number = max((_number(name) for name in names), default=0) + 1
+        name = f"{number:04d}-{model.version}"
+        model.save(self.folder / name, like=self.folder / names[-1] if names else None)
+        return name
 
     def pin(self, name: str, who: str | None = None) -> str:
         """Use this version until it is unpinned, whatever is added; returns its name."""
@@ -206,6 +233,11 @@ class Versions:
             return known or describe_model(self.folder / name).get("version")
         except ModelError:
             return None
+
+    def _described_moment(self, name: str) -> float | None:
+        lessons = describe_model(self.folder / name).get("facts", {}).get("lessons") or {}
+        moment = lessons.get("moment")
+        return float(moment) if isinstance(moment, float | int) else None
 
     def _decide(self, what: str, name: str | None, who: str | None) -> None:
         before = self.choice()
