@@ -77,8 +77,9 @@ class MirrorFile(StateFile):
         """Whether the score of this very transaction is there, or may have been before old ones went."""
         if self.records.totals().transactions > self.notes.get("kept", {}).get("scores", 0):
             return True
-        place = score["partition"], score["position"]
-        return any((s["partition"], s["offset"]) == place for s in self.records.scores_of(score["account"]))
+        origin = score["partition"], score["position"], score["id"]
+        own = self.records.scores_of(score["account"])
+        return any((s["partition"], s["offset"], s["id"]) == origin for s in own)
 
     def write(self, arrivals: Sequence[Arrival], notes: dict[str, Any], facts: dict[str, Any] | None = None) -> None:
         """All of it, with where it was read from, or nothing; at most ``batch_size`` at once."""

@@ -43,8 +43,8 @@ _PEEK, _PEEK_SECONDS = 20, 3.0
 _PAIRED: tuple[Kind, Kind] = ("scores", "alerts")
 
 
-class _TryAloneError(Exception):
-    """A batch cannot be written: its messages are read again, and written one by one."""
+class _NextRoundError(Exception):
+    """What was read and not written is read again: with what the file says by now."""
 
 
 class Following:
@@ -59,7 +59,7 @@ class Following:
             "dead_letters": settings.dead_letters,
             "verdicts": settings.verdicts,
         }
-        self.status: dict[str, Any] = {"state": "reconnecting", "lag": None, "error": None, "missing": [], "lost": {}}
+        self.status: dict[str, Any] = {"state": "reconnecting", "lag": None, "error": None, "missing": []}
         self._file: MirrorFile
         self._book: VerdictBook
         self._intake: Intake
@@ -86,7 +86,6 @@ class Following:
             stamped = await self._newest_alerts()
             facts = learnt_facts(first_facts(source, self._model), [alert for _, alert in stamped])
             self._file = MirrorFile.at(self._path, {**facts, "as_of": stamped[-1][0] if stamped else 0.0})
-        self.status = {**self.status, "lost": self._file.notes.get("mirror", {}).get("lost", {})}
         self._file.keep, self._file.keep_alerts = self._keep, self._keep_alerts
         self._book = VerdictBook.create(book_beside(self._path))
 
@@ -140,23 +139,21 @@ class Following:
         places = _places(found)
         self._intake = Intake(self._topics, self._file.notes, self._file.has_alert, self._file.has_score)
         known = {place: self._intake.start(place) for place in places}
-        self._progress = Progress({place: position for place, position in known.items() if position is not None})
+        begun = {place: position for place, position in known.items() if position is not None}
+        self._progress = Progress(begun, self._intake.missed)
         async with self._consumer() as consumer:
             consumer.assign([TopicPartition(*place) for place in places])
-            for place, position in known.items():
-                if position is not None:
-                    consumer.seek(TopicPartition(*place), position)
+            for place, position in begun.items():
+                consumer.seek(TopicPartition(*place), position)
             looked = time.monotonic()
-            while not stopped.is_set():
-                await self._read(consumer, places)
-                try:
+            with contextlib.suppress(_NextRoundError):
+                while not stopped.is_set():
+                    await self._read(consumer, places)
                     await self._write()
-                except _TryAloneError:
-                    return
-                if time.monotonic() - looked > _LOOK:
-                    if _places(await self._look()) != places:
-                        return
-                    looked = time.monotonic()
+                    if time.monotonic() - looked > _LOOK:
+                        if await self._look() != found:
+                            return
+                        looked = time.monotonic()
 
     async def _read(self, consumer: Any, places: list[Place]) -> None:
         wanted = [TopicPartition(*place) for place in places if self._intake.wants(place)]
@@ -172,11 +169,15 @@ class Following:
         if time.monotonic() - self._asked >= _ENDS:
             await self._compare_with_ends(consumer, places)
             self._asked = time.monotonic()
+        await self._tell_lost(consumer)  # before anything behind it is written
 
     async def _compare_with_ends(self, consumer: Any, places: list[Place]) -> None:
         """How far behind we are; this is also how a broker that has gone is noticed, which a fetch just waits for."""
         at = time.time()
         ends = await consumer.end_offsets([TopicPartition(*place) for place in places]) if places else {}
+        if shorter := self._progress.is_past({(tp.topic, tp.partition): end for tp, end in ends.items()}):
+            self._begin_again(shorter)
+            raise _NextRoundError
         behind = dict.fromkeys(self._topics.values(), 0)
         for place in places:
             position = await consumer.position(TopicPartition(*place))
@@ -188,18 +189,16 @@ class Following:
             if not behind[self._topics[kind]]:
                 self._intake.complete(kind, at)
         self.status = {**self.status, "lag": sum(behind.values()) + self._intake.pending}
-        await self._tell_lost(consumer)
 
     async def _tell_lost(self, consumer: Any) -> None:
-        """Say how many messages were deleted before they were read here; the file remembers it."""
+        """Count messages that were deleted before they were read here: the page says so, with the file."""
         if not (gaps := self._progress.gaps()):
             return
         first = await consumer.beginning_offsets([TopicPartition(*place) for place in gaps])
         lost = self._progress.lost({(tp.topic, tp.partition): offset for tp, offset in first.items()})
         for topic, count in by_topic(lost, self._topics.values()).items():
             log.warning("topic %r deleted %d messages before they were read: keep it for longer", topic, count)
-            total = self.status["lost"].get(topic, 0) + count
-            self.status = {**self.status, "lost": {**self.status["lost"], topic: total}}
+            self._intake.lost[topic] += count
 
     async def _write(self) -> None:
         """What is ready, a batch at a time, and not too often."""
@@ -250,7 +249,7 @@ class Following:
             if len(arrivals) > 1:
                 log.warning("a batch cannot be written (%r): its messages are tried one by one", error)
                 self._alone = len(arrivals)
-                raise _TryAloneError from error
+                raise _NextRoundError from error
             (bad,) = arrivals
             log.warning("message %s/%s/%s is set aside: %r", *bad.source[0], bad.source[1], error)
             letter = set_aside(*bad.source, bad.stamp, bad.score or bad.alert or bad.letter or {}, error)
@@ -308,17 +307,32 @@ class Following:
         async with admin_client(self._settings.brokers, self._settings.security()) as admin:
             found = (await describe(admin, list(self._topics.values()))).topics
         known = self._file.notes.get("ids", {}) if hasattr(self, "_file") else {}
-        for kind in _PAIRED:
-            name = self._topics[kind]
-            before, now = known.get(name), found[name].id if name in found else None
-            if None not in (before, now) and before != now:
-                raise StreamCcsdError(
-                    f"topic {name!r} on {self._settings.brokers} was made anew, or is of another cluster, and "
-                    f"{self._path} is of the one before: start again with another --state to see what is new"
-                )
+        anew = {name for name, topic in found.items() if None not in (known.get(name), topic.id)}
+        if anew := {name for name in anew if known[name] != found[name].id}:
+            self._begin_again(anew)
         self._ids = {**known, **{name: topic.id for name, topic in found.items()}}
         self.status = {**self.status, "missing": [name for name in self._topics.values() if name not in found]}
         return found
+
+    def _begin_again(self, topics: set[str]) -> None:
+        """Offsets of topics that are others than before say nothing: verdicts and dead letters are read again.
+
+        Raises
+        ------
+        StreamCcsdError
+            If they are of scores or alerts: another stream's would stand beside those of the file.
+        """
+        for name in (self._topics[kind] for kind in _PAIRED if self._topics[kind] in topics):
+            raise StreamCcsdError(
+                f"topic {name!r} on {self._settings.brokers} was made anew, or has lost data, or is of another "
+                f"cluster, and {self._path} is of the one before: start again with another --state to see what is new"
+            )
+        log.warning("topics were made anew, or have lost data: they are read from their beginning: %s", sorted(topics))
+        kept = {
+            said: {name: of for name, of in self._file.notes.get(said, {}).items() if name not in topics}
+            for said in ("offsets", "open", "ids")
+        }
+        self._file.write([], {**self._without_kept(), **kept})
 
     @contextlib.asynccontextmanager
     async def _consumer(self) -> AsyncIterator[Any]:

@@ -91,6 +91,8 @@ class Intake:
         self._seen = Seen(notes.get("seen"))
         self.foreign: Counter[str] = Counter(notes.get("foreign", {}))
         """Messages that are none of ours, by the kind of their topic."""
+        self.lost: Counter[str] = Counter(notes.get("lost", {}))
+        """Messages that were deleted before they were read here, by topic."""
         self.verdicts: list[Verdict] = []
         self._alerts: dict[_Origin, _Waiting] = {}  # by their transaction
         self._partitions: dict[Place, _Partition] = {}
@@ -113,6 +115,12 @@ class Intake:
     def start(self, place: Place) -> int | None:
         """Where to read on; None: from the beginning."""
         return self._partition(place).position
+
+    def missed(self, place: Place, first: int, end: int) -> int:
+        """How many of these offsets were not written before a kill."""
+        partition = self._partition(place)
+        again = sum(first <= offset < min(end, partition.until) for offset in partition.again)
+        return again + max(0, end - max(first, partition.until))
 
     def wants(self, place: Place) -> bool:
         """Whether to read on now."""
@@ -262,7 +270,8 @@ class Intake:
             offsets.setdefault(topic, {})[str(number)] = partition.until if is_behind else position
             if partition.open or unread:
                 waiting.setdefault(topic, {})[str(number)] = sorted(partition.open | unread)
-        return {"offsets": offsets, "open": waiting, "seen": self._seen.to_dict(), "foreign": dict(self.foreign)}
+        counts = {"foreign": dict(self.foreign), "lost": dict(self.lost)}
+        return {"offsets": offsets, "open": waiting, "seen": self._seen.to_dict(), **counts}
 
 
 def _origin(record: Record) -> _Origin:

@@ -193,20 +193,27 @@ class _Learning:
         anew = [name for name, topic in found.items() if _is_another(self._topics[name], topic)]
         self._topics |= found
         if anew:
-            log.warning(
-                "a topic was made anew: it is read from its beginning, and learning goes on from the newest model",
-                extra={"topics": anew},
-            )
-            self._metrics.made_anew.inc(len(anew))
-            self._begin()
-            places = [TopicPartition(*place) for place in self._places]
-            consumer.assign(places)
-            await consumer.seek_to_beginning(*places)
+            await self._begin_again(consumer, anew)
+
+    async def _begin_again(self, consumer: Any, topics: list[str]) -> None:
+        """As a learner that is started anew."""
+        log.warning(
+            "topics are others than before: all is read again, and learning goes on from the newest model",
+            extra={"topics": topics},
+        )
+        self._metrics.made_anew.inc(len(topics))
+        self._begin()
+        places = [TopicPartition(*place) for place in self._places]
+        consumer.assign(places)
+        await consumer.seek_to_beginning(*places)
 
     async def _fetch(self, consumer: Any) -> dict[Place, float]:
         """Read on; returns the partitions that were read to their end, and up to which time that is everything."""
         by_then = time.time() - self._patience.grace
         ends = await consumer.end_offsets([TopicPartition(*place) for place in self._places])
+        if shorter := self._progress.is_past({(tp.topic, tp.partition): end for tp, end in ends.items()}):
+            await self._begin_again(consumer, sorted(shorter))
+            return {}
         wanted = self._arrivals.behind() if len(self._arrivals) > _AHEAD else self._places
         fetched = await consumer.getmany(
             *(TopicPartition(*place) for place in wanted), timeout_ms=round(1000 * _PAUSE), max_records=_TOGETHER
@@ -327,8 +334,8 @@ class _Learning:
 
 
 def _is_another(before: Topic, now: Topic) -> bool:
-    """Whether this is another topic of the same name, as far as brokers say so."""
-    return None not in (before.id, now.id) and before.id != now.id
+    """Whether this is another topic of the same name, as far as brokers say so, or one with more partitions."""
+    return before.partitions != now.partitions or (None not in (before.id, now.id) and before.id != now.id)
 
 
 def _consumer(settings: WorkerSettings) -> Any:

@@ -56,6 +56,8 @@ class Folder:
         self._schedule = schedule
         self._compared: tuple[float, bool] | None = None  # a model of the folder, and whether all of it was read again
         self._warned = False
+        self._repeated: float | None = None  # the lesson before this one, if it was repeated
+        self._refused: set[str] = set()  # versions that cannot be used: told once
         known = self._versions.lessons()
         if known:
             log.info("lessons are repeated first", extra={"known": len(known), "until": max(known)})
@@ -65,18 +67,51 @@ class Folder:
         begun, moment = time.perf_counter(), lesson.moment
         self.learner.see_rows(Rows.of_records(lesson.scores, self.learner.model))
         self.learner.hear(lesson.verdicts)
-        known = self._versions.lessons()  # another learner may have been quicker
-        if moment in known:
-            # Only the last of them is what the next one begins with.
-            last = moment + self._schedule.every not in known
-            self.learner.remember(moment, self._versions.load(known[moment]) if last else self.learner.model)
+        known = self._known()  # another learner may have been quicker
+        # Only the last of them is what the next one begins with.
+        last = moment in known and moment + self._schedule.every not in known
+        model = self._load(known[moment]) if last else None
+        if moment in known and (model is not None or not last):
+            self.learner.remember(moment, model)
+            self._repeated = moment
             if last:
                 self._compare(moment)
             self._metrics.repeated.inc()
         else:
-            self._learn(moment, lesson, known)
+            self._learn(moment, lesson)
         self._tell(moment)
         self._metrics.seconds.observe(1000 * (time.perf_counter() - begun))
+
+    def _known(self) -> dict[float, str]:
+        """Versions of lessons, without those that cannot be used."""
+        return self._versions.lessons(self._refused)
+
+    def _load(self, name: str) -> Model | None:
+        """A version; None if it cannot be used, as if it were not there."""
+        try:
+            return self._versions.load(name)
+        except Exception as error:  # whatever is wrong with it, learning goes on
+            self._refused.add(name)
+            self._metrics.refused.inc()
+            reason = str(error) if isinstance(error, ModelError) else repr(error)
+            log.error("a model of the folder is not used", extra={"model": name, "reason": reason})
+            return None
+
+    def _unread(self, moment: float) -> tuple[float, str, Model] | None:
+        """The newest version of an earlier lesson, with its moment, if not all it was learnt from was read again."""
+        while known := self._known():
+            newest = max(known)
+            if newest >= moment or self._compared == (newest, True):
+                break
+            if (model := self._load(known[newest])) is None:
+                continue
+            if newest == self._repeated:  # those after it are refused: it is the last that was read again
+                self.learner.take_up(model)
+                self._compare(newest)
+                self._repeated = None
+            else:
+                return newest, known[newest], model
+        return None
 
     def _compare(self, moment: float) -> None:
         """Whether what was read again is what the model of this moment was learnt from."""
@@ -85,17 +120,18 @@ class Folder:
         others = 0 if kept is None else len(kept.fraud) - frauds
         self._compared = moment, (frauds, others) == (facts.get("frauds"), facts.get("others"))
 
-    def _learn(self, moment: float, lesson: Lesson, known: dict[float, str]) -> None:
-        newest = max(known, default=None)
-        incomplete = newest is not None and newest < moment and self._compared != (newest, True)
-        if incomplete and newest is not None:
+    def _learn(self, moment: float, lesson: Lesson) -> None:
+        unread = self._unread(moment)
+        newest = max(self._known(), default=None)
+        if unread is not None:
+            _, name, version = unread
             if not self._warned:
                 self._warned = True
                 log.warning(
                     "the topics do not hold what the newest model was learnt from: learning goes on from that model",
-                    extra={"model": known[newest], "learnt_at": newest},
+                    extra={"model": name, "learnt_at": newest},
                 )
-            self.learner.take_up(self._versions.load(known[newest]))
+            self.learner.take_up(version)
         before = self.learner.model
         model = self.learner.learn(moment)
         self._metrics.lessons.inc()
@@ -105,7 +141,7 @@ class Folder:
         elif newest is not None and moment < newest:
             # Somebody tidied up, or lessons are held at other moments than before: what is newer stays the newest.
             log.warning("a lesson whose model is not in the folder, though later ones are", extra=said)
-        elif incomplete and newest is not None and self._knows_less(moment, newest, model, before):
+        elif unread is not None and newest is not None and self._knows_less(moment, newest, model, before):
             self.learner.take_up(before)
             self._metrics.held_back.inc()
             frauds = {"frauds": model.facts["lessons"]["frauds"], "before": before.facts["lessons"].get("frauds")}
@@ -122,15 +158,21 @@ class Folder:
         return bool(frauds < _ENOUGH * wanted)
 
     def _add(self, moment: float, model: Model, said: dict[str, Any]) -> None:
-        name = self._versions.add_lesson(model, moment)
+        name = self._versions.add_lesson(model, moment, self._refused)
         if name is None:
             log.warning("another learner is ahead: this model is not added", extra=said)
             return
-        if not name.endswith(model.version):  # another learner's, of the same moment: all go on from that one
-            self.learner.take_up(self._versions.load(name))
+        if not name.endswith(model.version) and (others := self._load(name)) is not None:
+            self.learner.take_up(others)  # another learner's, of the same moment: all go on from that one
         self._compared = moment, True
         facts = {key: model.facts["lessons"].get(key) for key in ("number", "frauds", "others", "weighed_by")}
-        log.info("lesson", extra={**said, "model": name, "in_use": self._versions.current() == name, **facts})
+        log.info("lesson", extra={**said, "model": name, "in_use": self._is_in_use(name), **facts})
+
+    def _is_in_use(self, name: str) -> bool | None:
+        try:
+            return self._versions.current() == name
+        except ModelError:  # nobody can say which is pinned; workers refuse that, and say so
+            return None
 
     def _tell(self, moment: float) -> None:
         book = self.learner.notebook

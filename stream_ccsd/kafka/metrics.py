@@ -116,6 +116,7 @@ class LearnerMetrics:
         self.made_anew = Counter(
             prefix + "topics_made_anew", "Times a topic was another one of the same name", registry=registry
         )
+        self.refused = Counter(prefix + "refused_models", "Models of the folder that cannot be used", registry=registry)
         self.held_back = Counter(
             prefix + "held_back_models", "Models not added because they know less than the newest", registry=registry
         )

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stream_ccsd.library.model import Model, ModelError, describe_model
+from stream_ccsd.transaction import MAX_NUMBER
 from stream_ccsd.writing import write_whole
 
 POINTER = "current.json"
@@ -146,32 +147,39 @@ class Versions:
         with self._alone():
             return self._add(model)
 
-    def add_lesson(self, model: Model, moment: float) -> str | None:
+    def add_lesson(self, model: Model, moment: float, refused: Container[str] = ()) -> str | None:
         """The same of a lesson's model, unless a lesson of its moment or of a later one is there.
 
         So the version in use never goes back by itself, however many learners there are. Returns the name of the
-        version of that moment, whoever made it; None if there are later ones only.
+        version of that moment, whoever made it; None if there are later ones only. Versions that are ``refused``,
+        because they cannot be used, count as if they were not there.
         """
         with self._alone():
-            held = self.lessons()
+            held = self.lessons(refused)
             if held and moment <= max(held):
                 return held.get(moment)
-            return self._add(model)
+            return self._add(model, refused)
 
-    def lessons(self) -> dict[float, str]:
-        """Names of versions that lessons have made, by moment; the first of each counts."""
+    def lessons(self, refused: Container[str] = ()) -> dict[float, str]:
+        """Names of versions that lessons have made, by moment; the first of each counts that is not ``refused``."""
         found: dict[float, str] = {}
         for name in self.names():
+            if name in refused:
+                continue
             if name not in self._moments:
-                self._moments[name] = self._described_moment(name)
+                try:
+                    self._moments[name] = self._described_moment(name)
+                except ModelError:  # it stands for nothing, and may yet be put right
+                    continue
             moment = self._moments[name]
             if moment is not None:
                 found.setdefault(moment, name)
         return found
 
-    def _add(self, model: Model) -> str:
+    def _add(self, model: Model, refused: Container[str] = ()) -> str:
         names = self.names()
-        known = next((name for name in names if self._described_version(name) == model.version), None)
+        same = (name for name in names if name not in refused and self._described_version(name) == model.version)
+        known = next(filter(self._is_described, same), None)
         if known is not None:
             return known
         number = max((_number(name) for name in names), default=0) + 1
@@ -234,10 +242,17 @@ class Versions:
         except ModelError:
             return None
 
+    def _is_described(self, name: str) -> bool:
+        try:
+            return describe_model(self.folder / name).get("version") is not None
+        except ModelError:
+            return False
+
     def _described_moment(self, name: str) -> float | None:
-        lessons = describe_model(self.folder / name).get("facts", {}).get("lessons") or {}
-        moment = lessons.get("moment")
-        return float(moment) if isinstance(moment, float | int) else None
+        facts = describe_model(self.folder / name).get("facts")
+        lessons = facts.get("lessons") if isinstance(facts, dict) else None
+        moment = lessons.get("moment") if isinstance(lessons, dict) else None
+        return float(moment) if isinstance(moment, float | int) and abs(moment) <= MAX_NUMBER else None
 
     def _decide(self, what: str, name: str | None, who: str | None) -> None:
         before = self.choice()

@@ -184,6 +184,26 @@ def test_both_at_once_the_first_counts_and_both_go_on_from_it(model, lessons, tm
     assert len(versions.names()) == 1 + len(versions.lessons()) > 1
 
 
+@pytest.mark.parametrize("damage", ["laws.arrow", "model.json"])
+def test_a_broken_version_is_refused_and_learnt_again(model, lessons, undisturbed, tmp_path, caplog, damage):
+    versions = Versions(tmp_path / "versions")
+    learning = begin(model, versions.folder)
+    for lesson in lessons[:-1]:
+        learning.hold(lesson)
+    broken = versions.folder / undisturbed[-2] / damage
+    broken.unlink()  # it has another name in other versions
+    broken.write_text("{")
+    learning = begin(model, versions.folder)
+    for lesson in lessons:
+        learning.hold(lesson)
+    again = [name.partition("-")[2] for name in undisturbed[-2:]]
+    assert [name.partition("-")[2] for name in versions.names()[len(undisturbed) - 1 :]] == again
+    assert versions.load().version == again[-1]
+    assert "do not hold what" not in caplog.text
+    if damage == "laws.arrow":
+        assert "a model of the folder is not used" in caplog.text
+
+
 def test_topics_that_lost_their_past_go_on_from_the_newest_model(model, lessons, tmp_path, caplog):
     """One verdict does not replace what many have taught, until there are as many again or all of it is old."""
     versions = Versions(tmp_path / "versions")
