@@ -19,7 +19,7 @@ class Progress:
     >>> for offset in (5, 6, 9, 20):
     ...     progress.read(("scores", 0), offset)
     >>> progress.gaps(), progress.lost({("scores", 0): 18})
-    ({('scores', 0)}, {('scores', 0): 12})
+    ({('scores', 0)}, {('scores', 0): 10})
     >>> progress.gaps()
     set()
     """

@@ -140,15 +140,18 @@ def test_a_wish_to_stop_that_comes_early(cluster, model, tmp_path):
     """As soon as a worker or learner hears of signals, it ends as asked, though nothing has begun yet."""
     versions = Versions(tmp_path / "versions")
     versions.add(model)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        early = [cluster.worker(f"early-{number.name}"), cluster.learner(f"learner-{number.name}", versions.folder)]
-        for process in early:
-            while not _catches(process.process.pid, number):
-                assert process.process.poll() is None
-                time.sleep(0.01)
-            process.signal(number)
-            assert process.process.wait(timeout=20) == 0
-            assert not process.said()
+    for number, start in (
+        (signal.SIGTERM, lambda: cluster.worker("terminated")),
+        (signal.SIGINT, lambda: cluster.worker("interrupted")),
+        (signal.SIGTERM, lambda: cluster.learner("learner", versions.folder)),
+    ):
+        early = start()
+        while not _catches(early.process.pid, number):
+            assert early.process.poll() is None
+            time.sleep(0.01)
+        early.signal(number)
+        assert early.process.wait(timeout=20) == 0
+        assert not early.said()
 
 
 def _catches(pid, number):
