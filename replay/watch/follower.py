@@ -89,6 +89,12 @@ class Follower:
         mirror = self.notes.get("mirror") or {}
         if self.problem is None and mirror.get("state") in ("reconnecting", "closed"):
             return f"Kafka is not read at the moment: {mirror.get('error') or 'the broker does not answer'}"
+        lost = sum((self.notes.get("lost") or {}).values())
+        if self.problem is None and lost:
+            return (
+                f"{lost:,} messages of Kafka's topics were deleted before this page read them, and are not shown: keep "
+                "topics for longer"
+            )
         return self.problem
 
     def _run(self) -> None:

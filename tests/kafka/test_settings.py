@@ -176,6 +176,21 @@ def test_a_watch_follows_the_current_version(model, tmp_path):
     assert versions.current() == first
 
 
+def test_a_watch_refuses_a_broken_version_and_takes_the_next(model, tmp_path, caplog):
+    versions = Versions(tmp_path / "v")
+    versions.add(model)
+    watch, used = watch_of(versions.folder, model)
+    broken = versions.folder / versions.add(replace(model, threshold=8.0))
+    (broken / "laws.arrow").unlink()
+    for _ in range(3):
+        assert not asyncio.run(watch.look())
+    (reason,) = [r.reason for r in caplog.records if "not used" in r.message]
+    assert "laws.arrow" in reason
+    versions.add(replace(model, threshold=9.0))
+    assert asyncio.run(watch.look())
+    assert [m.threshold for m in used] == [9.0]
+
+
 def test_a_watch_tells_once_that_nobody_knows_the_current_version(model, tmp_path, caplog):
     versions = Versions(tmp_path / "v")
     versions.add(model)
