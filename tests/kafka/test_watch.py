@@ -28,7 +28,7 @@ from stream_ccsd.kafka.messages import verdict_message
 from stream_ccsd.library.model import Model
 from stream_ccsd.library.versions import Versions
 from stream_ccsd.verdict import Verdict
-from tests.kafka.cluster import PARTITIONS, Cluster, messages, place_of, wait_for
+from tests.kafka.cluster import PARTITIONS, PATIENCE, Cluster, messages, place_of, wait_for
 from tests.kafka.test_topics import administer, make_anew
 from tests.replay.watch.browser import page_over
 
@@ -197,7 +197,7 @@ def test_a_page_over_kafka_shows_alerts_and_sends_verdicts(scored, tmp_path, mod
     topic = scored.cluster.settings.verdicts
     with (
         page_over(*arguments, "--model", model_folder, "--who", "vera") as (url, _),
-        httpx.Client(base_url=url) as client,
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
     ):
         with closing(StateFile.open(scored.replay, read_only=True)) as file:
             accounts = {alert["account"] for alert in file.records.alerts()}
@@ -218,7 +218,10 @@ def test_a_page_over_kafka_shows_alerts_and_sends_verdicts(scored, tmp_path, mod
     # Opened again, over the versions that workers follow, it goes on where it was, and the verdict did not come twice.
     versions = Versions(tmp_path / "versions")
     version = versions.add(Model.load(model_folder))
-    with page_over(*arguments, "--model", versions.folder) as (url, _), httpx.Client(base_url=url) as client:
+    with (
+        page_over(*arguments, "--model", versions.folder) as (url, _),
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
+    ):
         wait_for(lambda: client.get("/queue.json").json()["total"] == len(accounts) - 1, "what is left")
         csrf = re.search('name="csrf" content="([^"]+)"', client.get("/model").text)[1]
         said, headers = {"version": version, "why": "for now"}, {"X-CSRF-Token": csrf, "Accept": "application/json"}
