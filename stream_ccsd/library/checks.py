@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.fields import law_terms
-from stream_ccsd.library.laws import COUNTS, OCTAVES, QUARTERS, RATES
+from stream_ccsd.library.laws import COUNTS, LEAST_SCALE, OCTAVES, QUARTERS, RATES
 from stream_ccsd.library.learnt import input_names, nothing_learnt
 from stream_ccsd.library.tails import Tail
 from stream_ccsd.library.windows import REGIME_COUNT, WIDEST_CHANGE
@@ -37,8 +37,7 @@ _NARROWEST, _WIDEST = 1e-75, 1e75
 _LEAST_STRENGTH, _MOST_TRANSACTIONS = 1e-12, 1e15
 # Logarithms of amounts up to 2**53, and places of numbers on their axes, in cells.
 _LOG_AMOUNT, _CELLS = 40.0, 10**6
-# Scales by which gaps and numbers, themselves within 2**54, can be divided.
-_LEAST_SCALE, _MOST_SCALE = 1e-280, 1e30
+_MOST_SCALE = 1e30  # of gaps and numbers, themselves within 2**54
 _NATS = 1e6
 
 
@@ -278,7 +277,7 @@ def _check_times(part: _Part, calendar: Calendar) -> None:
     part.array("weekday", np.float64, (7,), _TINY, 1.0)
     part.array("gaps", np.float64, (RATES, OCTAVES), _TINY, 1.0 + 1e-6)
     part.array("counts", np.float64, (2, RATES, COUNTS), _TINY, 1.0 + 1e-6)
-    part.number("gap_scale", _LEAST_SCALE, _MOST_SCALE)
+    part.number("gap_scale", LEAST_SCALE, _MOST_SCALE)
     part.number("octaves", 1.0, OCTAVES)
     day = calendar.of_days(1.0) or 0.0
     part.require(part.values.get("day") == day, "day", f"{day:g}, as the calendar has it")
@@ -301,7 +300,7 @@ def _check_fields(part: _Part, settings: Settings) -> None:
     kernel = part.values.get("number_kernel")
     reach = kernel.shape[-1] if isinstance(kernel, np.ndarray) and kernel.ndim else 0
     part.array("number_kernel", np.float64, (max(numbers, 1), max(reach, 1)), 0.0, 1e6)
-    part.array("number_scale", np.float64, (numbers,), _LEAST_SCALE, _MOST_SCALE)
+    part.array("number_scale", np.float64, (numbers,), LEAST_SCALE, _MOST_SCALE)
     part.array("number_reach", np.float64, (numbers,), 1.0, 1e6)
     part.array("number_missing", np.float64, (numbers,), 0.0, 1.0)
 
