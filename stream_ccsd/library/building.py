@@ -139,6 +139,7 @@ def gaussian(sigma: float) -> FloatArray:
     """Density of a Gaussian at whole cells, as far as it matters."""
     distance = CELL * np.arange(int(np.ceil(_REACH * sigma / CELL)) + 1)
     density: FloatArray = np.exp(-0.5 * (distance / sigma) ** 2) / (sigma * np.sqrt(2.0 * np.pi))
+    density.flags.writeable = False
     return density
 
 
@@ -152,7 +153,7 @@ def kernel_law(law: IntArray, cell: IntArray, weight: FloatArray, laws: int) -> 
     start = np.append(0, np.cumsum(np.bincount(law[first], minlength=laws)))
     total = np.add.reduceat(weight, first) if len(law) else np.empty(0)
     mass = np.bincount(law, weight, laws).astype(float)
-    return KernelLaw(start.astype(np.int64), cell[first].astype(np.int64), total, mass)
+    return read_only(KernelLaw(start.astype(np.int64), cell[first].astype(np.int64), total, mass))
 
 
 def hour_density(cells: IntArray, weight: FloatArray, sigma: float) -> FloatArray:

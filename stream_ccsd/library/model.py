@@ -81,6 +81,11 @@ class Model:
     calendar: Calendar = field(default_factory=Calendar)
     learnt: Learnt | None = None  # from verdicts; None: it neither learns nor writes down what could be learnt from
 
+    def __post_init__(self) -> None:
+        """A model does not change. Compiled code is told so: for arrays that may, all of it would be compiled anew."""
+        for parts in (self.laws, *self.tails.values(), *(() if self.learnt is None else (self.learnt,))):
+            read_only(parts)
+
     @cached_property
     def version(self) -> str:
         """A short name that changes with anything that can change a score or an alert."""
