@@ -45,9 +45,10 @@ class Rivalry:
         try:
             with self._desk.reading() as standings:
                 verdicts = [entry.verdict for said in standings.said.values() for entry in said]
+                reached = standings.reached
             challenger = StateReader(self._place)
             with self._champion.records() as old, challenger.records() as new:
-                found = compare(old, new, standings_of(verdicts) if verdicts else None, limit=0)
+                found = compare(old, new, standings_of(verdicts, reached) if verdicts else None, limit=0)
             challenger.close()
             result = _shown(found)
         except StreamCcsdError as error:

@@ -93,6 +93,7 @@ class _Learning:
         self._folder = Folder(folder, first, schedule, self._metrics)
         self._agenda = Agenda(schedule, patience.idle)
         self._calendar: Calendar = first.calendar
+        self._latest = first.latest_time
         self._inputs = model_inputs(first)
         self._places: list[Place] = [
             (topic, p) for topic in (settings.scores, settings.verdicts) for p in range(seen.topics[topic].partitions)
@@ -196,7 +197,7 @@ class _Learning:
                 if found is None:
                     self._metrics.foreign.inc()
             else:
-                found = parse_verdict(record, self._calendar)
+                found = parse_verdict(record, self._calendar, self._latest)
                 if isinstance(found, Refusal):
                     self._garbage.append((record, found))
                     found = None
