@@ -79,6 +79,7 @@ def learn(options: LearnOptions) -> None:
 
     first = first_model(options.models)
     schedule = chosen_schedule(options.every, options.delay, first.calendar)
+    schedule.check(first)
     # Until the learner's own handlers are there nothing has begun.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: os._exit(0))
