@@ -35,9 +35,10 @@ class Rivalry:
         try:
             with self._desk.reading() as standings:
                 verdicts = standings.verdicts()
+                reached = standings.reached
             challenger = StateReader(self._place)
             with self._champion.records() as old, challenger.records() as new:
-                found = compare(old, new, standings_of(verdicts) if verdicts else None, limit=0)
+                found = compare(old, new, standings_of(verdicts, reached) if verdicts else None, limit=0)
             challenger.close()
             return _shown(found)
         except StreamCcsdError as error:

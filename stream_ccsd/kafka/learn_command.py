@@ -82,6 +82,7 @@ def learn(options: LearnOptions) -> None:
 
         first = first_model(options.models)
         schedule = chosen_schedule(options.every, options.delay, first.calendar)
+        schedule.check(first)
     except BaseException:
         for number, handler in before.items():
             signal.signal(number, handler)

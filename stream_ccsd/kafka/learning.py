@@ -96,6 +96,7 @@ class _Learning:
         self._metrics = LearnerMetrics()
         self._models, self._first, self._schedule = folder, first, schedule
         self._calendar: Calendar = first.calendar
+        self._latest = first.latest_time
         self._inputs = model_inputs(first)
         self._topics = {name: seen.topics[name] for name in (settings.scores, settings.verdicts)}
         self._looked = time.monotonic()
@@ -256,7 +257,7 @@ class _Learning:
                 if found is None:
                     self._metrics.foreign.inc()
             else:
-                found = parse_verdict(record, self._calendar)
+                found = parse_verdict(record, self._calendar, self._latest)
                 if isinstance(found, Refusal):
                     self._garbage.append((record, found))
                     found = None

@@ -44,9 +44,8 @@ class Balance:
         if said.label != "fraud":
             self._found.pop(key, None)
             return
-        unasked = any(v.verdict == "fraud" and v.source != "investigator" for v in said.history)
-        alone = not unasked and len(said.sides["fraud"]) == 1
-        self._found[key] = _Found(said.verdict.who, merchant, alone, unasked)
+        alone = not said.unasked and len(said.sides["fraud"]) == 1
+        self._found[key] = _Found(said.verdict.who, merchant, alone, said.unasked)
 
     def keep_only(self, remembered: AnyArray) -> set[int]:
         """Forget all others; returns which."""

@@ -99,7 +99,10 @@ class Learner:
         self._weighed_at = int(model.facts.get("lessons", {}).get("weighed_at", 0))
 
     def learn(self, moment: float) -> Model:
-        """Hold the lesson of this moment."""
+        """Hold the lesson of this moment; the same model where there was nothing to learn from."""
+        if not self.notebook.has_news(moment):  # a stream that pauses, or jumps by years: there are many of these
+            self.remember(moment)
+            return self.model
         self._advance(moment)
         book = self.notebook
         if self._adapt and book.silent is not None:

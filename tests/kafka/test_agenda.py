@@ -163,6 +163,8 @@ class Message:
 def test_what_is_no_verdict_says_why():
     good = b'{"transaction": "x", "account": "C1", "verdict": "fraud", "who": "ann", "time": 3}'
     assert parse_verdict(Message(good), None) == verdict(3.0)
+    assert isinstance(parse_verdict(Message(good), None, 3.0), Verdict)
+    assert parse_verdict(Message(good), None, 2.9).field == "time"  # beyond what the model is for
     bad = [
         None,
         b"",

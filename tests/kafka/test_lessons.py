@@ -7,7 +7,7 @@ import pytest
 
 from replay.simulator import simulate
 from stream_ccsd.engine import Engine
-from stream_ccsd.kafka.agenda import Agenda
+from stream_ccsd.kafka.agenda import Agenda, Lesson
 from stream_ccsd.kafka.heard import parse_score
 from stream_ccsd.kafka.learn_command import chosen_schedule
 from stream_ccsd.kafka.lessons import Folder, first_model
@@ -111,6 +111,9 @@ def test_a_pinned_folder_gets_versions_and_does_not_use_them(model, lessons, und
         learning.hold(lesson)
     assert versions.names() == undisturbed
     assert versions.current() == undisturbed[0]
+    for number in range(1, 31):  # a stream that jumps: as long as silence begins to count, then nothing more
+        learning.hold(Lesson(lessons[-1].moment + number * SCHEDULE.every, [], []))
+    assert len(versions.names()) <= len(undisturbed) + 1
 
 
 def test_old_versions_that_were_deleted_do_not_come_back(model, lessons, undisturbed, tmp_path):
