@@ -41,9 +41,10 @@ def gram_term(x_p, y_p, x_q, y_q, reference, tau, sigma, likeness=None) -> float
     """I_pq = 1/n_r sum_l a_l^T L_pq b_l (Eq. 3)."""
     a, b = row_weights(reference, x_p, tau), row_weights(reference, x_q, tau)
     likeness = likeness or (lambda i, j: gaussian(y_p[i], y_q[j], sigma))
+    alike = [[likeness(i, j) for j in range(len(x_q))] for i in range(len(x_p))]  # once, not at each reference
     total = 0.0
     for r, i, j in product(range(len(reference)), range(len(x_p)), range(len(x_q))):
-        total += a[r, i] * b[r, j] * likeness(i, j)
+        total += a[r, i] * b[r, j] * alike[i][j]
     return total / len(reference)
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from stream_ccsd import __version__
+import stream_ccsd
 from stream_ccsd.cli.discovery import add_command, declared_commands
 from stream_ccsd.errors import StreamCcsdError
 
@@ -28,7 +28,7 @@ for _command in declared_commands():
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(__version__)
+        typer.echo(stream_ccsd.__version__)
         raise typer.Exit
 
 

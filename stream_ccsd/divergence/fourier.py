@@ -99,7 +99,8 @@ class FourierFeatures:
         n, length, _ = series.shape
         out = np.empty((2, n, last - first, length))
         highest = np.abs(self.harmonic[first:last]).max(axis=0)
-        _waves((series - self.centre) * self.step, self.harmonic[first:last], highest, out)
+        angles = np.ascontiguousarray((series - self.centre) * self.step)  # however series lay: compiled for one order
+        _waves(angles, self.harmonic[first:last], highest, out)
         return out
 
 

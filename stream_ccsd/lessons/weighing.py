@@ -12,7 +12,7 @@ from stream_ccsd.lessons.records import base_rate
 from stream_ccsd.lessons.trees import NO_TREES, Trees, grow_trees
 from stream_ccsd.lessons.weights import fit_weights, likelihood, match_rate
 from stream_ccsd.library.learnt import HALF_LIVES, Learnt
-from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.numeric import AnyArray, FloatArray, read_only
 from stream_ccsd.score.weighing import evidence_by
 from stream_ccsd.sums import weighted_sums
 
@@ -68,9 +68,8 @@ def weigh_terms(learnt: Learnt, kept: Kept, book: Notebook) -> Weighing:
 
 
 def _evidence(learnt: Learnt, inputs: AnyArray, weights: FloatArray, trees: Trees) -> FloatArray:
-    return evidence_by(
-        learnt._replace(weights=weights, **trees._asdict()), inputs.astype(float), int(learnt.term_of.max()) + 1
-    )
+    weighed = read_only(learnt._replace(weights=weights, **trees._asdict()))
+    return evidence_by(weighed, inputs.astype(float), int(learnt.term_of.max()) + 1)
 
 
 def inputs_today(kept: Kept, book: Notebook) -> tuple[FloatArray, AnyArray]:
@@ -100,7 +99,7 @@ def inputs_today(kept: Kept, book: Notebook) -> tuple[FloatArray, AnyArray]:
 def evidence_today(learnt: Learnt, kept: Kept, book: Notebook) -> tuple[FloatArray, AnyArray]:
     """Evidence of kept transactions, as they would be scored now, and which of them say how rare it is."""
     inputs, speaking = inputs_today(kept, book)
-    return evidence_by(learnt, inputs, int(learnt.term_of.max()) + 1), speaking
+    return evidence_by(read_only(learnt), inputs, int(learnt.term_of.max()) + 1), speaking
 
 
 def measured(weighing: Weighing) -> dict[str, Any]:

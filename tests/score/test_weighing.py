@@ -62,7 +62,7 @@ def test_terms_by_weights_and_trees(seed, trees, depth):
     rng = np.random.default_rng(seed)
     grown = [random_tree(rng, depth) for _ in range(trees)]
     learnt = nothing_learnt(DECLARED, listening=True)
-    learnt = learnt._replace(weights=rng.normal(1, 1, len(learnt.weights)), **laid_out(grown))
+    learnt = read_only(learnt._replace(weights=rng.normal(1, 1, len(learnt.weights)), **laid_out(grown)))
     inputs = rng.normal(0, 2, len(INPUTS)).round(1)  # thresholds are hit exactly now and then
     terms = np.full(len(TERMS), np.nan)
     total = contributions(learnt, inputs, terms)
@@ -257,7 +257,7 @@ def test_trees_are_those_that_were_grown(seed, monkeypatch):
     trees = grow_trees(inputs, odds, fraud, weight)
     assert len(trees.roots)
     learnt = nothing_learnt(DECLARED, True)
-    learnt = learnt._replace(weights=np.zeros(len(learnt.weights)), **trees._asdict())
+    learnt = read_only(learnt._replace(weights=np.zeros(len(learnt.weights)), **trees._asdict()))
     others = np.vstack([inputs, rng.normal(0, 5, (500, len(INPUTS))).astype(np.float32), np.zeros((1, len(INPUTS)))])
     # Inputs that lie on a threshold, or as near to it as numbers can; LightGBM takes all below 1e-35 for 0.
     inner = (trees.feature >= 0) & (np.abs(trees.threshold) > 1e-30)
