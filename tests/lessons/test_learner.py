@@ -208,11 +208,6 @@ def test_what_one_person_says_of_a_merchant_has_a_bounded_weight(town, term, ver
     misled = hold(model, DAILY, stream, [*verdicts, *lies])
     assert misled.learner.model.facts["lessons"]["outweighed"] > 0
     assert precision(misled.results, fraud, LATER) > precision(term.results, fraud, LATER) - 0.05
-    # Whoever agrees makes it count, and so does a chargeback.
-    agreed = hold(model, DAILY, stream, [*verdicts, *lies, *(replace(v, who="eve") for v in lies)])
-    assert agreed.learner.model.facts["lessons"]["outweighed"] == 0
-    counted = [t.learner.model.facts["lessons"]["frauds"] for t in (agreed, misled, term)]
-    assert counted[0] > counted[1] + 100 > counted[2]
 
 
 def record(model, value, field=2):
