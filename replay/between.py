@@ -14,7 +14,7 @@ from replay.budget_changes import BudgetChanges
 from replay.harvest import Harvest
 from replay.lessons import Lessons
 from replay.recording import Recording
-from replay.run import BeforeEach, Clock
+from replay.run import BeforeEach, Clock, Stop
 from replay.setup import Setup
 from stream_ccsd.engine import Engine
 from stream_ccsd.lessons.drift import DriftEvent, Watch
@@ -23,33 +23,78 @@ from stream_ccsd.transaction import Transaction
 from stream_ccsd.writing import write_whole
 
 
+class Drift:
+    """Watches what is recorded, and what lessons hear of alerts.
+
+    A replay that is resumed shows it everything once more, in the same order, so that it is where it was.
+    """
+
+    def __init__(self, setup: Setup) -> None:
+        self._path = setup.out / "drift.jsonl"
+        model = setup.model if setup.learning is None else listening(setup.model)
+        self._watch = Watch(model) if setup.drift else None
+        self.events: list[DriftEvent] = []
+
+    def recall(self, recorded: Iterator[pa.RecordBatch]) -> None:
+        """What was recorded before this process, where there are no lessons."""
+        if self._watch is not None:
+            for scores in recorded:
+                self.see(scores)
+
+    def see(self, scores: pa.RecordBatch) -> list[DriftEvent]:
+        """What has changed, as of these scores."""
+        found = [] if self._watch is None else self._watch.see(scores)
+        self.events += found
+        return found
+
+    def hear(self, frauds: list[bool]) -> None:
+        """Of alerts that were judged since: whether each was fraud."""
+        if self._watch is not None:
+            self._watch.hear(frauds)
+
+    def write(self) -> list[dict[str, Any]]:
+        """``drift.jsonl``; returns what is in it."""
+        events = [event.to_dict() for event in self.events]
+        if self._watch is not None:
+            write_whole(self._path, "".join(json.dumps(event) + "\n" for event in events))
+        return events
+
+
 @dataclass(frozen=True)
 class Teaching:
     """Lessons between the batches of a replay: before each transaction, it is asked whether one is held."""
 
     lessons: Lessons
     recording: Recording
+    drift: Drift
+    stop: Stop
     seconds: list[float] = field(default_factory=lambda: [0.0])
 
     @classmethod
-    def of(cls, setup: Setup, recording: Recording) -> Teaching | None:
+    def of(cls, setup: Setup, recording: Recording, drift: Drift, stop: Stop) -> Teaching | None:
         """Lessons of this replay, if there are any; of a resumed one, as far as they were held."""
         if setup.learning is None:
+            drift.recall(recording.recorded())
             return None
         lessons = Lessons(setup.learning, setup.model, setup.models, setup.state)
-        lessons.recall(recording.recorded())
+        lessons.recall(recording.recorded(), drift)
         recording.use(lessons.model)
-        return cls(lessons, recording)
+        return cls(lessons, recording, drift, stop)
 
     def __call__(self, transaction: Transaction, flush: Callable[[], None]) -> Engine | None:
-        """Another engine, if a lesson comes before this transaction."""
+        """Another engine, if lessons come before this transaction; no more of them once somebody asked to stop."""
         held = False
         while (moment := self.lessons.due(transaction)) is not None:
             flush()
-            begun = time.perf_counter()
-            self.recording.use(self.lessons.hold(moment))
+            begun, before = time.perf_counter(), self.lessons.model
+            model = self.lessons.hold(moment)
+            if model is not before:
+                self.recording.use(model)
+            self.drift.hear(self.lessons.judged)
             self.seconds[0] += time.perf_counter() - begun
             held = True
+            if self.stop():
+                break
         return self.recording.engine if held else None
 
     def see(self, harvest: Harvest) -> None:
@@ -115,29 +160,3 @@ def both(lessons: Teaching | None, budget: Budget) -> BeforeEach:
         return budget(transaction, flush) or taught
 
     return before
-
-
-class Drift:
-    """Watches what is recorded. What was recorded before a replay was resumed it sees again, and is where it was."""
-
-    def __init__(self, setup: Setup, recorded: Iterator[pa.RecordBatch]) -> None:
-        self._path = setup.out / "drift.jsonl"
-        model = setup.model if setup.learning is None else listening(setup.model)
-        self._watch = Watch(model) if setup.drift else None
-        self.events: list[DriftEvent] = []
-        if self._watch is not None:
-            for scores in recorded:
-                self.see(scores)
-
-    def see(self, scores: pa.RecordBatch) -> list[DriftEvent]:
-        """What has changed, as of these scores."""
-        found = [] if self._watch is None else self._watch.see(scores)
-        self.events += found
-        return found
-
-    def write(self) -> list[dict[str, Any]]:
-        """``drift.jsonl``; returns what is in it."""
-        events = [event.to_dict() for event in self.events]
-        if self._watch is not None:
-            write_whole(self._path, "".join(json.dumps(event) + "\n" for event in events))
-        return events

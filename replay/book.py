@@ -150,13 +150,17 @@ class Book:
                 added.append(Line(sequence, recorded, said, previous))
         return added
 
-    def knows(self, said: Said) -> bool:
-        """Whether just this was recorded before."""
-        conditions = " AND ".join(f"{name} = ?" for name in _COLUMNS)
-        query = f"SELECT EXISTS (SELECT 1 FROM lines WHERE {conditions})"
+    def known(self, what: Iterable[Said]) -> set[tuple[Any, ...]]:
+        """Rows of these that were recorded before; lines on a transaction are read once, however many are asked for."""
+        asked: dict[tuple[str, str], set[tuple[Any, ...]]] = {}
+        for said in what:
+            asked.setdefault((said.account, said.transaction), set()).add(said.row)
+        query = f"SELECT {', '.join(_COLUMNS)} FROM lines WHERE account = ? AND transaction_id = ?"
+        found: set[tuple[Any, ...]] = set()
         with explained(self.path, BOOK):
-            ((known,),) = self._connection.execute(query, said.row)
-        return bool(known)
+            for key, rows in asked.items():
+                found |= rows.intersection(self._connection.execute(query, key))
+        return found
 
     def lines(self, after: int = 0) -> Iterator[Line]:
         """Lines behind a number, in order; each is compared with its hash as it is read."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from replay.judging import LATEST
 from replay.run import Clock
 from stream_ccsd.lessons.drift import DriftEvent
 
@@ -19,10 +21,14 @@ class Bulletin:
     source: str
     model: Path | None
     events: list[DriftEvent] = field(default_factory=list)
+    latest: float = math.inf
+    """The latest time that the model takes."""
 
     def __post_init__(self) -> None:
         model = None if self.model is None else str(self.model.absolute())
+        latest = self.latest if math.isfinite(self.latest) else None
         self.notes |= {"source": self.source, "model": model, "finished": False, "latency_ms": None}
+        self.notes |= {LATEST: latest}
 
     def tell(self, clock: Clock, threshold: float) -> None:
         """After a batch; it is written with the next, so that a batch stays one write."""

@@ -13,17 +13,19 @@ import threading
 import time as clock
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from replay.book import Line, Said
+from replay.hearing import PendingVerdicts
 from replay.judging import judge
 from replay.verdicts import Entry, VerdictBook
 from stream_ccsd.alert.threshold import checked_threshold
+from stream_ccsd.calendar import Calendar
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.stores import Record, RecordStore
-from stream_ccsd.verdict import MAX_WHY, Key, Standing, Verdict, standing
+from stream_ccsd.verdict import ANY_TIME, MAX_WHY, Key, Reached, Standing, Verdict
 
 What = Literal["merchant", "account", "reason"]
 WHATS: tuple[What, ...] = get_args(What)
@@ -86,14 +88,20 @@ class Standings:
     suppressions: dict[int, Suppression] = field(default_factory=dict)
     budgets: list[Line] = field(default_factory=list)
     sequence: int = 0
+    reached: Reached = ANY_TIME
+    """How far the stream has come: a verdict that is dated ahead of it does not count yet."""
+    version: int = 0
+    """Another number whenever anything is another."""
+    _ahead: PendingVerdicts = field(default_factory=PendingVerdicts, compare=False)
 
     def take(self, line: Line) -> None:
         """The next line."""
         said, self.sequence = line.said, line.sequence
+        self.version += 1
         if said.kind == "verdict":
-            entries = self.said.setdefault((said.account, said.transaction), [])
-            entries.append(Entry.of(line))
-            self.stands[said.account, said.transaction] = standing(entry.verdict for entry in entries)
+            entry = Entry.of(line)
+            self.said.setdefault(entry.verdict.key, []).append(entry)
+            self._count(entry.verdict)
         elif said.kind == "claim":
             person = Person(said.who, said.body["seat"])
             self.claims[said.account] = Claim(said.account, person, said.body["until"])
@@ -105,6 +113,31 @@ class Standings:
             self.suppressions[line.sequence] = Suppression(line.sequence, line.recorded, said.who, **said.body)
         elif said.kind == "lift":
             self._lift(line)
+
+    def verdicts(self) -> list[Verdict]:
+        """All of them; those on one transaction in the order in which they came."""
+        return [entry.verdict for said in self.said.values() for entry in said]
+
+    def reach(self, reached: Reached) -> None:
+        """The stream has come as far: verdicts of times up to then count now."""
+        before, self.reached = self.reached, reached
+        if reached == before:
+            return
+        self.version += 1
+        if before.newest > reached.newest or before.ended or reached.ended:
+            self.stands, self._ahead = {}, PendingVerdicts()
+            for entry in sorted((e for said in self.said.values() for e in said), key=lambda entry: entry.sequence):
+                self._count(entry.verdict)
+        else:
+            for verdict in self._ahead.audible(reached.newest + reached.ahead):
+                self._count(verdict)
+
+    def _count(self, verdict: Verdict) -> None:
+        at = self.reached.time_of(verdict)
+        if at is None:
+            self._ahead.add([verdict])
+        else:
+            self.stands.setdefault(verdict.key, Standing()).add(verdict, at)
 
     def _lift(self, line: Line) -> None:
         number = line.said.body["suppression"]
@@ -140,6 +173,14 @@ class Desk:
             for line in self._reader.lines(after=self._standings.sequence):
                 self._standings.take(line)
             return self._standings
+
+    def reach(self, reached: Reached) -> None:
+        """That the stream has come as far; it never goes back, whoever of several threads says so last."""
+        with self._lock:
+            before = self._standings.reached.newest
+            if math.isfinite(before):
+                reached = replace(reached, newest=max(reached.newest, before))
+            self._standings.reach(reached)
 
     @contextmanager
     def reading(self) -> Iterator[Standings]:
@@ -213,10 +254,15 @@ class Desk:
             for account in accounts:
                 self._refuse_taken(account, person)
             added, newest = [], records.newest_time()
+            newest = max([*([] if newest is None else [newest]), *(alert["time"] for alert in alerts)])
+            reached = self._standings.reached
+            known = math.isfinite(reached.newest)
+            self.reach(replace(reached, newest=newest) if known else Reached.of(newest, Calendar()))
             for alert in alerts:
                 said = {name: alert[name] for name in ("account", "transaction")}
                 said |= {"verdict": finding, "who": person.who, "why": why}
-                entry = judge(self._writer, said, newest=max(alert["time"], -math.inf if newest is None else newest))
+                before = self._standings.stands.get((alert["account"], alert["transaction"]))
+                entry = judge(self._writer, said, newest=newest, before=before)
                 added += [] if entry is None else [entry]
             if self._send is not None:  # before anybody is told that it was recorded
                 self._send([entry.verdict for entry in added])

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from replay.files import listed, raw_text
+from replay.state import StateFile
 from replay.verdict_files import read_verdicts
 from replay.verdicts import Entry, VerdictBook
 from stream_ccsd.calendar import Calendar
@@ -17,10 +18,13 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.records import DeadLetter, Origin
 from stream_ccsd.stores import Record, RecordStore
 from stream_ccsd.transaction import Refusal
-from stream_ccsd.verdict import Key, Standing, Verdict, standing
+from stream_ccsd.verdict import ANY_TIME, Key, Reached, Standing, Verdict
 
 # Verdicts of a file that are recorded at once: the disk is waited for once for all of them.
 _BATCH = 5000
+
+LATEST = "latest_time"
+"""The note of a state file that says what the latest time is that its model takes."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,7 @@ class Imported:
     recorded: int
     known: int  # recorded before
     waiting: int  # of all in the file, those whose transaction did not come yet
+    ahead: int  # of all in the file, those that the stream has not come to yet
     disputed: int  # transactions in the file on which there is a dispute now
     dead_letters: list[DeadLetter]
 
@@ -60,29 +65,47 @@ def alerted(records: RecordStore, name: str, account: str | None = None) -> Reco
     return found[-1]
 
 
+def latest_of(state: StateFile) -> float:
+    """The latest time that the model of a replay takes: a verdict that is dated beyond it is a mistake."""
+    latest = state.notes.get(LATEST)
+    return math.inf if latest is None else float(latest)
+
+
+def reached_by(state: StateFile) -> Reached:
+    """How far the stream of a state file has come: what is dated ahead of that does not count yet."""
+    ended = bool(state.notes.get("finished"))
+    return Reached.of(state.records.newest_time(), Calendar.from_dict(state.facts["calendar"]), ended)
+
+
 def judge(
-    book: VerdictBook, said: Mapping[str, Any], *, at: float | None = None, newest: float | None = None
+    book: VerdictBook,
+    said: Mapping[str, Any],
+    *,
+    at: float | None = None,
+    newest: float | None = None,
+    before: Standing | None = None,
+    latest: float = math.inf,
 ) -> Entry | None:
     """Record what a person says now of one transaction; None if that was recorded before and still counts.
 
-    Without a time (``at``) it is that of the ``newest`` transaction in the stream, or of the latest verdict on this one
-    if that is later: what is said last counts. What is sent again, since no answer came, is not said again.
+    Without a time (``at``) it is that of the ``newest`` transaction in the stream, or of what counted ``before`` if the
+    clock of who said that was a little ahead: what is said last counts. Nothing is dated further ahead than that. What
+    is sent again, since no answer came, is not said again.
 
     Raises
     ------
     StreamCcsdError
-        If it is no verdict, needs a time, or repeats one that was overruled since, which would change nothing.
+        If it is no verdict, needs a time, is dated beyond the ``latest`` there can be, or repeats one that was
+        overruled since, which would change nothing.
     """
-    verdict = checked(said, at)
-    before = book.standing(*verdict.key)
+    verdict = checked(said, at, latest)
     if at is None:
-        times = [*([] if newest is None else [newest]), *([before.verdict.time] if before else [])]
-        if not times:
+        if newest is None:
             raise StreamCcsdError("nothing was scored yet, so there is no time of the stream: say when with --at TIME")
-        verdict = replace(verdict, time=max(times))
+        verdict = replace(verdict, time=newest if before is None else max(newest, before.at))
         if before is not None and replace(before.verdict, time=verdict.time) == verdict:
             return None
-        if before is not None and before.verdict != verdict and verdict in before.history:
+        if before is not None and before.verdict != verdict and before.has(verdict):
             # Somebody returns to what he had said, while the stream stands still.
             verdict = replace(verdict, time=math.nextafter(verdict.time, math.inf))
     added = book.append([verdict])
@@ -93,7 +116,7 @@ def judge(
     return added[0] if added else None
 
 
-def checked(said: Mapping[str, Any], at: float | None) -> Verdict:
+def checked(said: Mapping[str, Any], at: float | None, latest: float = math.inf) -> Verdict:
     """What a person says, as a verdict; without a time it has that of 0.
 
     Raises
@@ -101,7 +124,7 @@ def checked(said: Mapping[str, Any], at: float | None) -> Verdict:
     StreamCcsdError
         If it is none.
     """
-    verdict = Verdict.parse({**said, "time": 0.0 if at is None else at})
+    verdict = Verdict.parse({**said, "time": 0.0 if at is None else at}, latest=math.inf if at is None else latest)
     if isinstance(verdict, Refusal):
         raise StreamCcsdError(f"nothing was recorded: {verdict.reason}")
     return verdict
@@ -109,38 +132,39 @@ def checked(said: Mapping[str, Any], at: float | None) -> Verdict:
 
 def record_file(
     book: VerdictBook,
-    records: RecordStore,
+    state: StateFile,
     path: Path,
-    calendar: Calendar,
     given: Mapping[str, Any] | None = None,
     encoding: str | None = None,
 ) -> Imported:
     """Record the verdicts of a file; what is none becomes a dead letter, and its neighbours are recorded."""
+    calendar, reached = Calendar.from_dict(state.facts["calendar"]), reached_by(state)
     letters: list[DeadLetter] = []
     keys: dict[Key, int] = {}
 
     def good() -> Iterator[Verdict]:
-        for position, (row, parsed) in enumerate(read_verdicts(path, calendar, given, encoding), start=1):
+        rows = read_verdicts(path, calendar, given, encoding, latest_of(state))
+        for position, (row, parsed) in enumerate(rows, start=1):
             if isinstance(parsed, Refusal):
                 letters.append(DeadLetter.of(Origin(position), parsed, raw_text(row), row.line))
             else:
                 keys[parsed.key] = keys.get(parsed.key, 0) + 1
                 yield parsed
 
-    recorded, verdicts = 0, good()
+    recorded, ahead, verdicts = 0, 0, good()
     while batch := [*islice(verdicts, _BATCH)]:
         recorded += len(book.append(batch))
-    arrived = records.scored(keys)
+        ahead += sum(reached.time_of(verdict) is None for verdict in batch)
+    arrived = state.records.scored(keys)
     waiting = sum(count for key, count in keys.items() if key not in arrived)
-    stands = (book.standing(*key) for key in keys)
+    stands = (book.standing(*key, reached) for key in keys)
     disputed = sum(found is not None and found.disputed for found in stands)
-    return Imported(recorded, sum(keys.values()) - recorded, waiting, disputed, letters)
+    return Imported(recorded, sum(keys.values()) - recorded, waiting, ahead, disputed, letters)
 
 
 def judged(
     book: VerdictBook,
-    records: RecordStore,
-    calendar: Calendar,
+    state: StateFile,
     *,
     account: str | None = None,
     transaction: str | None = None,
@@ -149,17 +173,19 @@ def judged(
 ) -> list[dict[str, Any]]:
     """What was said of each transaction, by whom, and what counts now; all, or those that are asked for."""
     history = book.history(account, transaction)
-    arrived = records.scored(history.keys())
+    calendar, reached = Calendar.from_dict(state.facts["calendar"]), reached_by(state)
+    arrived = state.records.scored(history.keys())
     found = []
     for key, entries in history.items():
-        stands = standing(entry.verdict for entry in entries)
+        stands = reached.standing(entry.verdict for entry in entries)
         is_waiting = key not in arrived
-        if (stands.disputed or not disputed) and (is_waiting or not waiting):
+        if ((stands is not None and stands.disputed) or not disputed) and (is_waiting or not waiting):
+            latest = None if stands is None else stands.verdict
             said = [
-                entry.to_dict() | {"when": calendar.iso(entry.verdict.time), "counts": entry.verdict == stands.verdict}
+                entry.to_dict() | {"when": calendar.iso(entry.verdict.time), "counts": entry.verdict == latest}
                 for entry in entries
             ]
-            about = {"transaction": key[1], "account": key[0], **stood(stands), "sides": stands.sides}
+            about = {"transaction": key[1], "account": key[0], **stood(stands)}
             found.append(about | {"waiting": is_waiting, "history": said})
     return found
 
@@ -167,16 +193,16 @@ def judged(
 def stood(stands: Standing | None) -> dict[str, Any]:
     """What counts, as plain values: the latest verdict, whose it is, whether it is disputed, what may be learnt."""
     if stands is None:
-        return {"verdict": None, "who": None, "disputed": False, "label": None}
-    latest = stands.verdict
-    return {"verdict": latest.verdict, "who": latest.who, "disputed": stands.disputed, "label": stands.label}
+        return {"verdict": None, "who": None, "disputed": False, "label": None, "sides": {}}
+    latest, words = stands.verdict, {"disputed": stands.disputed, "label": stands.label, "sides": stands.sides}
+    return {"verdict": latest.verdict, "who": latest.who, **words}
 
 
-def with_verdicts(alerts: Iterable[Record], book: VerdictBook | None) -> list[Record]:
+def with_verdicts(alerts: Iterable[Record], book: VerdictBook | None, reached: Reached = ANY_TIME) -> list[Record]:
     """Alerts with what was found of them, in ``verdict`` and ``disputed``; as they are where there is no book."""
     if book is None:
         return [*alerts]
-    return [alert | _shortly(book.standing(alert["account"], alert["transaction"])) for alert in alerts]
+    return [alert | _shortly(book.standing(alert["account"], alert["transaction"], reached)) for alert in alerts]
 
 
 def _shortly(stands: Standing | None) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -58,6 +58,16 @@ class Learning:
         return asdict(replace(self, verdicts=())) | {"verdicts": known}
 
 
+class Beside(Protocol):
+    """What looks on while lessons are held."""
+
+    def see(self, scores: pa.RecordBatch) -> Any:
+        """Scores that were recorded."""
+
+    def hear(self, frauds: list[bool]) -> None:
+        """Of alerts that a lesson was the first to hear of: whether each was fraud."""
+
+
 class Lessons:
     """The lessons of one replay. ``model`` is the one that scores now."""
 
@@ -74,28 +84,42 @@ class Lessons:
         self.held = 0
         self.model = self._learner.model
 
-    def recall(self, recorded: Iterator[pa.RecordBatch]) -> None:
-        """Show the learner what was recorded before this process, and the lessons that were held meanwhile."""
+    def recall(self, recorded: Iterator[pa.RecordBatch], beside: Beside | None = None) -> None:
+        """Show the learner what was recorded before this process, and the lessons that were held meanwhile.
+
+        What looks on ``beside`` sees and hears the same in the same order as when it happened.
+        """
+
+        def see(scores: pa.RecordBatch) -> None:
+            self.see(scores)
+            if beside is not None and scores.num_rows:
+                beside.see(scores)
+
         for scores in recorded:
             start = 0
             for i, time in enumerate(scores.column("time").to_pylist()):
                 while (moment := self._learner.due(time)) is not None:
-                    self.see(scores.slice(start, i - start))
+                    see(scores.slice(start, i - start))
                     start = i
                     self._recall_lesson(moment)
-            self.see(scores.slice(start))
+                    if beside is not None:
+                        beside.hear(self.judged)
+            see(scores.slice(start))
         if self.held:
             self._learner.take_up(self._load(self._newest))
             self.model = self._load(self._used)
 
     def _recall_lesson(self, moment: float) -> None:
-        said = self._log.at(moment)
-        if said is None or "used" not in said:
-            raise StreamCcsdError(
-                f"{self._log.path} does not know of the lesson at {moment!r}, which {self._state} was scored after: "
-                "put the file back, or start anew with another --state"
-            )
-        self._hear(moment, said["heard"])
+        said = self._log.at(moment) or {}
+        self._hear(moment, said.get("heard", self._heard))
+        if "used" not in said:
+            if said or self._learner.notebook.has_news(moment):
+                raise StreamCcsdError(
+                    f"{self._log.path} does not know of the lesson at {moment!r}, which {self._state} was scored "
+                    "after: put the file back, or start anew with another --state"
+                )
+            self._learner.remember(moment)
+            return
         self._learner.remember(moment)
         self._newest, self._used, self.held = said["learnt"], said["used"], self.held + 1
         if self._learning.adapt:  # what rows say of new names depends on those that the model knew
@@ -120,6 +144,11 @@ class Lessons:
                     late = time + self._learning.delay
                     self._pending.add([Verdict(name, account, "fraud", "label", late, source="label")])
 
+    @property
+    def judged(self) -> list[bool]:
+        """Of alerts that the last lesson was the first to hear of: whether each was fraud."""
+        return self._learner.notebook.judged
+
     def due(self, transaction: Transaction) -> float | None:
         """The moment of a lesson that comes before this transaction."""
         if transaction.time > self.model.latest_time:  # a mistake, which the engine refuses
@@ -130,6 +159,9 @@ class Lessons:
         """Hold a lesson; returns the model that scores from now on: the new one, unless another is pinned."""
         known = self._log.at(moment) or {}  # begun before a kill, and nothing was recorded after it
         heard = self._hear(moment, known.get("heard"))
+        if not known and not self._learner.notebook.has_news(moment):
+            self._learner.remember(moment)  # an empty moment: there is no lesson, and no note of one
+            return self.model
         if not known:  # before there is a model: should it be made again, it hears the same
             self._log.add({"moment": moment, "heard": heard})
         before = self._learner.model

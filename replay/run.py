@@ -117,7 +117,10 @@ def replay_stream(
             if stop():
                 break
             if before_each is not None and isinstance(item.parsed, Transaction):
-                engine = before_each(item.parsed, flush) or engine
+                changed = before_each(item.parsed, flush)
+                engine = changed or engine
+                if changed is not None and stop():  # asked between two lessons: this one is for the next start
+                    break
             pending.append(item)
         flush()
     clock.seconds = time.perf_counter() - begun - waiting

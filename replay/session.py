@@ -71,11 +71,13 @@ class Session(Setup):
                 follow(harvest)
 
         try:
-            drift = Drift(self, recording.recorded())
+            drift = Drift(self)
             budget = Budget(recording, BudgetChanges(self.state, recording.notes))
-            lessons = Teaching.of(self, recording)
+            lessons = Teaching.of(self, recording, drift, stop)
             followers += [budget.look, *([] if lessons is None else [lessons.see])]
-            bulletin = Bulletin(recording.notes, self.source.name, self.model_place, drift.events)
+            bulletin = Bulletin(
+                recording.notes, self.source.name, self.model_place, drift.events, self.model.latest_time
+            )
             if rival is not None:
                 beside = recording_of(rival)
                 budget.holds_for(beside)

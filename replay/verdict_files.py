@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,12 @@ def read_verdicts(
     calendar: Calendar | None = None,
     given: Mapping[str, Any] | None = None,
     encoding: str | None = None,
+    latest: float = math.inf,
 ) -> Iterator[tuple[Row, Verdict | Refusal]]:
     """Every row of a file in its order, with the verdict in it or the refusal that says what is wrong.
 
     Columns are named as the fields of a verdict; ``given`` says what stands for those that a row leaves out. Dates
-    are understood by the calendar.
+    are understood by the calendar, and none may be beyond the ``latest`` that the stream's model takes.
 
     Raises
     ------
@@ -41,4 +43,4 @@ def read_verdicts(
                 f"{', '.join(NEEDED)}, and may have why and source"
             )
         said = {name: value for name, value in row.values.items() if name not in given or value not in (None, "")}
-        yield row, Verdict.parse({**given, **said}, calendar, row.line)
+        yield row, Verdict.parse({**given, **said}, calendar, row.line, latest)

@@ -10,7 +10,7 @@ from typing import Any
 from replay.book import BOOK, Book, Line, Said, book_beside
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.transaction import Refusal
-from stream_ccsd.verdict import Key, Standing, Verdict, standing
+from stream_ccsd.verdict import ANY_TIME, Key, Reached, Standing, Verdict
 
 __all__ = ["BOOK", "Entry", "VerdictBook", "book_beside", "open_beside"]
 
@@ -50,8 +50,9 @@ class VerdictBook(Book):
         """
         sound = dict.fromkeys(_sound(verdict) for verdict in verdicts)
         with self.writing():
-            new = [said for said in map(_said, sound) if not self.knows(said)]
-            return [Entry.of(line) for line in self.add(new)]
+            said = [*map(_said, sound)]
+            known = self.known(said)
+            return [Entry.of(line) for line in self.add(each for each in said if each.row not in known)]
 
     def entries(self, after: int = 0) -> Iterator[Entry]:
         """Verdicts behind a number, in order; each is compared with its hash as it is read."""
@@ -72,10 +73,9 @@ class VerdictBook(Book):
             found.setdefault(entry.verdict.key, []).append(entry)
         return found
 
-    def standing(self, account: str, transaction: str) -> Standing | None:
-        """What counts of one transaction now; None where nothing was said."""
-        said = [entry.verdict for entry in self.of(account, transaction)]
-        return standing(said) if said else None
+    def standing(self, account: str, transaction: str, reached: Reached = ANY_TIME) -> Standing | None:
+        """What counts of one transaction where the stream has come as far; None where nothing does."""
+        return reached.standing(entry.verdict for entry in self.of(account, transaction))
 
     def _entries(self, chosen: str, *values: Any) -> Iterator[Entry]:
         return (Entry.of(line) for line in self._lines(chosen, *values) if line.said.kind == "verdict")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from stream_ccsd.settings import Settings
     from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError
 
+__version__ = "0.2.0"
+
 __all__ = [
     "DivergenceKMedoids",
     "Engine",
@@ -26,6 +28,7 @@ __all__ = [
     "StreamCcsdError",
     "Transaction",
     "TransactionError",
+    "__version__",
     "fit",
 ]
 

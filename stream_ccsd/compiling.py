@@ -13,14 +13,14 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from llvmlite import binding as llvm
-from numba import config, njit
+from numba import config, njit, types
 from numba.core import caching
 from numba.core.registry import cpu_target
 
@@ -71,9 +71,25 @@ def ship_kernels(cache: Path, target: Path) -> int:
 def _compiler(**options: Any) -> Callable[[Callable[..., Any]], Any]:
     def compile_later(function: Callable[..., Any]) -> Any:
         with _own_locators():
-            return njit(cache=True, nogil=True, **options)(function)
+            made = njit(cache=True, nogil=True, **options)(function)
+        return made if config.DISABLE_JIT else _without_literals(made)
 
     return compile_later
+
+
+def _without_literals(function: Any) -> Any:
+    """A constant as an argument, like the 0 in ``find(keys, 0, count, key)``, is an integer as any other.
+
+    Numba would compile the function, and all that it calls, once more for each of them.
+    """
+    compile_for = function.get_call_template
+
+    def get_call_template(args: Sequence[Any], kws: Mapping[str, Any]) -> Any:
+        by_name = {name: types.unliteral(kind) for name, kind in kws.items()}
+        return compile_for(tuple(map(types.unliteral, args)), by_name)
+
+    function.get_call_template = get_call_template
+    return function
 
 
 @contextmanager

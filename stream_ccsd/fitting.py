@@ -26,7 +26,7 @@ from stream_ccsd.library.learning import choose
 from stream_ccsd.library.learnt import term_names
 from stream_ccsd.library.model import Model, state_sizes_of
 from stream_ccsd.library.tails import Tail, fit_tail
-from stream_ccsd.library.windows import AccountHistory, library_windows
+from stream_ccsd.library.windows import WIDEST_CHANGE, AccountHistory, library_windows
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
 from stream_ccsd.progress import Progress
 from stream_ccsd.sampling import shuffled
@@ -36,9 +36,6 @@ from stream_ccsd.scores import COMPILED, DIVERGENCE, FUSED, scores
 from stream_ccsd.settings import Settings
 from stream_ccsd.step import Workspace, make_machine, run
 from stream_ccsd.transaction import Transaction, category_value, misfit, number_value, unsound
-
-# Changes may lie this many bandwidths apart before features for them become absurd.
-_WIDEST = 1e4
 
 # Strength at which amounts are those of the category, whatever the merchant.
 _NO_MERCHANT = 1e9
@@ -89,7 +86,7 @@ def fit(
     sigma_x = settings.sigma_x or _bandwidth(windows.z, settings)
     sigma_y = settings.sigma_y or _bandwidth(windows.change, settings)
     index = build_index(windows, settings, sigma_x)
-    if len(windows) and np.abs(windows.change).max() > _WIDEST * sigma_y:
+    if len(windows) and np.abs(windows.change).max() > WIDEST_CHANGE * sigma_y:
         raise FitError(f"sigma_y {sigma_y:g} is too narrow for changes up to {np.abs(windows.change).max():g}")
     calendar = Calendar.choose(settings.time_unit, settings.time_origin, (first, last))
     folds = {account: place % min(settings.folds, len(order)) for place, account in enumerate(order)}

@@ -249,7 +249,8 @@ def json_schemas() -> dict[str, dict[str, Any]]:
     }
     origin = {name: value for name, value in columns.items() if name in Origin._fields}
     alert = _object_schema(Alert)
-    said = {"headline": {"type": "string"}, "reason": {"type": "string"}, "expected_loss": {"type": "number"}}
+    loss = {"type": "number", "description": "To rank alerts by, in nats, not money: evidence plus log(1 + amount)"}
+    said = {"headline": {"type": "string"}, "reason": {"type": "string"}, "expected_loss": loss}
     alert["properties"] = {**origin, **said, **alert["properties"]}
     alert["required"] = list(alert["properties"])
     described = {

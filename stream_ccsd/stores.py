@@ -138,7 +138,7 @@ class RecordStore(Protocol):
     def highest_alerts(
         self, limit: int | None, *, by: Ranking = "score", account: str | None = None, since: float | None = None
     ) -> list[Record]:
-        """Those with the highest scores, or expected losses, the highest first and the earlier of equal ones."""
+        """Those with the highest scores, or most evidence and money, the highest first, of equal ones the earlier."""
 
     def alert_at(self, position: int) -> Record | None:
         """The alert on the record at this position; None if there is none."""

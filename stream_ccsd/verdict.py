@@ -1,10 +1,12 @@
 """A verdict: what somebody found a transaction to be, who, when and why; and what counts where several were given.
 
-Verdicts are never changed or taken back: a later one overrules, and all of them stay.
+Verdicts are never changed or taken back: a later one overrules, and all of them stay. Their times are those of the
+stream, and bounded by it: see :class:`Reached`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +26,12 @@ MAX_WHY = 2000
 Key = tuple[str, str]
 """Account and transaction: an id is one of its account's."""
 
-_OPPOSITE = {"fraud": "normal", "normal": "fraud"}
+Label = Literal["fraud", "normal"]
+"""What may be learnt of a transaction."""
+
+_OPPOSITE: dict[Finding, Finding] = {"fraud": "normal", "normal": "fraud"}
+# Where time has no unit, so much of it: who returns to what he had said does so a moment later.
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,20 +60,27 @@ class Verdict:
 
     @classmethod
     def parse(
-        cls, record: Mapping[str, Any], calendar: Calendar | None = None, position: str | None = None
+        cls,
+        record: Mapping[str, Any],
+        calendar: Calendar | None = None,
+        position: str | None = None,
+        latest: float = math.inf,
     ) -> Verdict | Refusal:
         """A verdict from named values, or why it is none; unknown names are ignored.
 
         ``why`` and ``source`` may be absent or empty. A date is understood by the calendar of the stream, and without
-        one as that of a transaction is: in seconds since 1970.
+        one as that of a transaction is: in seconds since 1970. A time beyond the ``latest`` that the stream's model is
+        for (``Model.latest_time``) is a mistake, as it is for a transaction.
         """
         try:
-            return cls._checked(record, calendar, position)
+            return cls._checked(record, calendar, position, latest)
         except TransactionError as error:
             return error.refusal
 
     @classmethod
-    def _checked(cls, record: Mapping[str, Any], calendar: Calendar | None, position: str | None) -> Verdict:
+    def _checked(
+        cls, record: Mapping[str, Any], calendar: Calendar | None, position: str | None, latest: float
+    ) -> Verdict:
         if not isinstance(record, Mapping):
             raise malformed(f"expected a record with named fields, got {shown(record)}", None, record, position)
         for name in NEEDED:
@@ -77,7 +91,7 @@ class Verdict:
             account=checked_text("account", record["account"], position),
             verdict=_one_of(FINDINGS, "verdict", record["verdict"], position),
             who=checked_text("who", record["who"], position),
-            time=_time(record["time"], calendar, position),
+            time=_time(record["time"], calendar, position, latest),
             why=_why(record.get("why"), position),
             source=_source(record.get("source"), position),
         )
@@ -91,14 +105,77 @@ NEEDED = ("transaction", "account", "verdict", "who", "time")
 """What a verdict cannot be without."""
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
-    """What counts of the verdicts on one transaction. ``label`` is None where nothing may be learnt from it."""
+@dataclass(slots=True)
+class _Said:
+    """What one person says of a transaction now."""
 
-    label: Literal["fraud", "normal"] | None
-    disputed: bool
-    verdict: Verdict  # the one that counts
-    history: tuple[Verdict, ...]  # all, in the order of their times
+    at: float
+    verdict: Verdict
+    alike: set[Verdict]  # all of this person's with this time: none of them counts a second time
+
+
+class Standing:
+    """What counts of the verdicts on one transaction, which are added in the order of their arrival.
+
+    The latest by its own time counts, of one time the one that arrived last. It is disputed while another person's
+    newest verdict says the opposite, unless more persons agree with it than oppose it, or it is a chargeback: that
+    settles. Whoever overrules himself disputes nothing, and repeating a verdict changes nothing.
+
+    One more costs the same however many there are: of each person, only what was said last is remembered.
+    """
+
+    def __init__(self) -> None:
+        self._people: dict[str, _Said] = {}
+        self._votes = dict.fromkeys(FINDINGS, 0)
+        self._latest: _Said | None = None
+        self.unasked = False
+        """Whether a chargeback or a label ever said fraud, about which nobody had to look at an alert."""
+
+    def add(self, verdict: Verdict, at: float | None = None) -> None:
+        """The next one; ``at`` is when it counts from, where that is not its own time."""
+        at = verdict.time if at is None else at
+        self.unasked = self.unasked or (verdict.verdict == "fraud" and verdict.source != "investigator")
+        before = self._people.get(verdict.who)
+        if before is not None and (at < before.at or (at == before.at and verdict in before.alike)):
+            return
+        if before is not None:
+            self._votes[before.verdict.verdict] -= 1
+        alike = before.alike if before is not None and at == before.at else set()
+        alike.add(verdict)
+        self._votes[verdict.verdict] += 1
+        said = self._people[verdict.who] = _Said(at, verdict, alike)
+        if self._latest is None or at >= self._latest.at:
+            self._latest = said
+
+    @property
+    def _counts(self) -> _Said:
+        if self._latest is None:
+            raise ValueError("no verdict: nothing can stand")
+        return self._latest
+
+    @property
+    def verdict(self) -> Verdict:
+        """The one that counts."""
+        return self._counts.verdict
+
+    @property
+    def at(self) -> float:
+        """When that counts from."""
+        return self._counts.at
+
+    @property
+    def disputed(self) -> bool:
+        """Whether others say the opposite, and it is not settled."""
+        latest = self.verdict
+        if latest.verdict == "unsure" or latest.source == "chargeback":
+            return False
+        return 0 < self._votes[_OPPOSITE[latest.verdict]] >= self._votes[latest.verdict]
+
+    @property
+    def label(self) -> Label | None:
+        """What may be learnt from it; None where that is nothing."""
+        said = self.verdict.verdict
+        return None if said == "unsure" or self.disputed else said
 
     @property
     def words(self) -> str:
@@ -107,17 +184,20 @@ class Standing:
 
     @property
     def sides(self) -> dict[str, list[str]]:
-        """Who says what now: each person's newest verdict."""
-        newest = {verdict.who: verdict.verdict for verdict in self.history}
-        return {said: [who for who, its in newest.items() if its == said] for said in dict.fromkeys(newest.values())}
+        """Who says what now: each person's newest verdict, the oldest of them first."""
+        found: dict[str, list[str]] = {}
+        for who, said in sorted(self._people.items(), key=lambda item: (item[1].at, item[0])):
+            found.setdefault(said.verdict.verdict, []).append(who)
+        return found
+
+    def has(self, verdict: Verdict) -> bool:
+        """Whether this person has said just this, at the time of what he says now."""
+        said = self._people.get(verdict.who)
+        return said is not None and verdict in said.alike
 
 
 def standing(verdicts: Iterable[Verdict]) -> Standing:
     """What the verdicts on one transaction come to; they are given in the order of their arrival.
-
-    The latest by its own time counts, of one time the one that arrived last. It is disputed while another person's
-    newest verdict says the opposite, unless more persons agree with it than oppose it, or it is a chargeback: that
-    settles. Whoever overrules himself disputes nothing, and repeating a verdict changes nothing.
 
     >>> ann = Verdict("x7", "C1", "fraud", "ann", 12.0)
     >>> bob = Verdict("x7", "C1", "normal", "bob", 13.0)
@@ -126,16 +206,59 @@ def standing(verdicts: Iterable[Verdict]) -> Standing:
     >>> standing([ann, bob, Verdict("x7", "C1", "normal", "eve", 14.0)]).label
     'normal'
     """
-    history = tuple(sorted(dict.fromkeys(verdicts), key=lambda verdict: verdict.time))
-    if not history:
-        raise ValueError("no verdict: nothing can stand")
-    latest = history[-1]
-    newest = {verdict.who: verdict.verdict for verdict in history}
-    opposing = sum(said == _OPPOSITE.get(latest.verdict) for said in newest.values())
-    agreeing = sum(said == latest.verdict for said in newest.values())
-    disputed = 0 < opposing >= agreeing and latest.source != "chargeback"
-    label = None if disputed or latest.verdict == "unsure" else latest.verdict
-    return Standing(label, disputed, latest, history)
+    found = Standing()
+    for verdict in verdicts:
+        found.add(verdict)
+    _ = found.verdict  # there is one
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """How far a stream has come, which bounds the times of verdicts on it.
+
+    One that is dated ahead of the stream does not count until the stream comes to it: whoever judges today overrules
+    what is dated years ahead. A stream that has ended comes to nothing any more: what was found since then counts as of
+    its end, in the order of arrival. By default, everything counts at its own time.
+
+    >>> said = [Verdict("x7", "C1", "normal", "bob", 1e9), Verdict("x7", "C1", "fraud", "ann", 50.0)]
+    >>> [Reached(newest, ended=ended).standing(said).verdict.who for newest, ended in ((50.0, 0), (50.0, 1), (2e9, 0))]
+    ['ann', 'ann', 'bob']
+    """
+
+    newest: float = math.inf
+    """Time of the newest transaction."""
+    ahead: float = 0.0
+    """By how much the clocks of those who judge may be ahead of it."""
+    ended: bool = False
+
+    @classmethod
+    def of(cls, newest: float | None, calendar: Calendar, ended: bool = False) -> Reached:
+        """A stream with this newest transaction; without one, there is nothing to compare times with."""
+        if newest is None:
+            return cls()
+        day = calendar.of_days(1.0)
+        return cls(newest, _ROUNDING * max(1.0, abs(newest)) if day is None else day, ended)
+
+    def time_of(self, verdict: Verdict) -> float | None:
+        """When a verdict counts from; None if the stream has not come to it."""
+        if verdict.time <= self.newest + self.ahead:
+            return verdict.time
+        return self.newest if self.ended else None
+
+    def standing(self, verdicts: Iterable[Verdict]) -> Standing | None:
+        """What verdicts on one transaction come to by now, in the order of their arrival; None if none counts yet."""
+        found, counts = Standing(), False
+        for verdict in verdicts:
+            at = self.time_of(verdict)
+            if at is not None:
+                found.add(verdict, at)
+                counts = True
+        return found if counts else None
+
+
+ANY_TIME = Reached()
+"""Where nobody says how far the stream has come: everything counts."""
 
 
 def by_transaction(verdicts: Iterable[Verdict]) -> dict[Key, list[Verdict]]:
@@ -169,11 +292,21 @@ def _is_empty(value: Any) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
 
 
-def _time(value: Any, calendar: Calendar | None, position: str | None) -> float:
+def _time(value: Any, calendar: Calendar | None, position: str | None, latest: float) -> float:
     def time_of(moment: datetime) -> float:
         try:
             return moment.timestamp() if calendar is None else calendar.time_of(moment)
         except CalendarError as error:
             raise malformed(f"time: {error}", "time", value, position) from None
 
-    return checked_time(value, position, time_of) + 0.0  # -0.0 is no other moment than 0.0
+    time = checked_time(value, position, time_of) + 0.0  # -0.0 is no other moment than 0.0
+    if time > latest:
+        until = (calendar or Calendar()).show(latest)
+        raise malformed(
+            f"time: {shown(value)} is later than {until}, the latest that the model of this stream takes: is it a "
+            "mistake?",
+            "time",
+            value,
+            position,
+        )
+    return time

@@ -41,15 +41,19 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min((os.cpu_count() or 2) + 1, 4) if whole else 0
 
 
-class _OneBroker(LoadScopeScheduling):
-    """Tests on Kafka go together: one broker, and no more workers at once than each test means to have.
+_KAFKA = "tests/kafka/"
 
-    They are the largest group, so they come first, in a process of their own. By their folder, not by a mark: marks of
-    groups are part of a test's name in xdist 3.8, which pytest 9.2 does not let it change, and says nothing.
+
+class _OneBroker(LoadScopeScheduling):
+    """Tests of a module go together: what they share (a replay, a state, a data set) is made once, not in each process.
+
+    All on Kafka go together: one broker, and no more workers at once than each test means to have. By their folder, not
+    by a mark: marks of groups are part of a test's name in xdist 3.8, which pytest 9.2 does not let it change, and says
+    nothing.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "kafka" if nodeid.startswith("tests/kafka/") else nodeid
+        return _KAFKA if nodeid.startswith(_KAFKA) else nodeid.partition("::")[0]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _OneBroker:
@@ -57,8 +61,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> _OneBroker:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """While Kafka's process compiles, the others' begins with tests that leave the compiled code alone."""
-    items.sort(key=lambda item: item.get_closest_marker("early") is None)
+    """Kafka's come first, as the largest group; while its process compiles, the others' leave compiled code alone."""
+
+    def turn(item: pytest.Item) -> int:
+        return 0 if item.nodeid.startswith(_KAFKA) else 1 if item.get_closest_marker("early") else 2
+
+    items.sort(key=turn)
 
 
 @contextmanager

@@ -20,6 +20,7 @@ import yaml
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from stream_ccsd import __version__
 from stream_ccsd.cli.main import app
 from stream_ccsd.kafka.metrics import Metrics
 from stream_ccsd.kafka.settings import PREFIX, WorkerSettings
@@ -340,7 +341,7 @@ def test_compose_services_are_pinned_limited_local_and_hold_no_secret():
         assert set(service["deploy"]["resources"]["limits"]) == {"cpus", "memory"}, name
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
         assert not [key for key in service.get("environment", {}) if re.search("PASSWORD|SECRET|TOKEN", key)], name
-    assert {service["image"] for service in OURS.values()} == {f"{PROJECT['name']}:{PROJECT['version']}"}
+    assert {service["image"] for service in OURS.values()} == {f"{PROJECT['name']}:{__version__}"}
 
 
 def test_compose_workers_come_back_and_others_end():
@@ -440,7 +441,7 @@ def test_the_kustomization_has_everything_but_the_example():
     (generated,) = kustomization["configMapGenerator"]
     assert generated["files"] == ["worker.toml"]
     (image,) = kustomization["images"]
-    assert image["newTag"] == PROJECT["version"]
+    assert image["newTag"] == __version__
     assert {c["image"] for c in (*POD["containers"], *POD["initContainers"])} == {image["name"]}
 
     named = {volume["name"]: volume for volume in POD["volumes"]}

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from stream_ccsd import __version__
+from stream_ccsd.account import RECENT
 from stream_ccsd.cli.main import app
 
 ROOT = Path(__file__).parent.parent
@@ -135,6 +137,25 @@ def test_every_room_is_on_the_map():
             assert re.search(rf"`(stream_ccsd/)?{place.name}`", maps), place.name
         elif (place / "__init__.py").is_file():
             assert f"`stream_ccsd/{place.name}/`" in maps, place.name
+
+
+@pytest.mark.parametrize("page", TEXTS)
+def test_a_heading_has_a_line_to_itself(page):
+    """One that is glued to a block of code is part of it for some renderers."""
+    prose = re.sub(r"^```.*?^```", "", TEXTS[page], flags=re.DOTALL | re.MULTILINE)
+    assert not re.findall(r"^.+\n#+ .+$", prose, flags=re.MULTILINE)
+
+
+def test_the_version_is_the_newest_of_the_changelog():
+    newest = re.search(r"^## \[(\d[^]]*)\] - \d{4}-\d\d-\d\d$", TEXTS["CHANGELOG.md"], flags=re.MULTILINE)
+    assert newest[1] == __version__
+    assert CliRunner().invoke(app, ["--version"]).output == f"{__version__}\n"
+
+
+def test_numbers_of_the_state_are_those_of_the_code():
+    assert f"the account's {RECENT} newest" in TEXTS["stream_ccsd/README.md"]
+    assert "(table `lines`," in TEXTS["replay/README.md"]
+    assert "CREATE TABLE lines" in (ROOT / "replay" / "book.py").read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("page", TEXTS)

@@ -11,13 +11,18 @@ from hypothesis import strategies as st
 from stream_ccsd.calendar import Calendar, CalendarError, parse_moment
 from stream_ccsd.records import json_schemas
 from stream_ccsd.transaction import MAX_NUMBER, MAX_TEXT, Refusal
-from stream_ccsd.verdict import FINDINGS, MAX_WHY, NEEDED, ORIGINS, Verdict, by_transaction, standing
+from stream_ccsd.verdict import FINDINGS, MAX_WHY, NEEDED, ORIGINS, Reached, Verdict, by_transaction, standing
 
 TEXTS = st.text(min_size=1, max_size=MAX_TEXT).filter(str.isprintable)
 WHY = st.text(max_size=60).filter(str.isprintable).map(lambda text: " ".join(text.split()))
 NUMBERS = st.floats(-MAX_NUMBER, MAX_NUMBER).map(lambda number: number + 0.0)
 VERDICTS = st.builds(Verdict, TEXTS, TEXTS, st.sampled_from(FINDINGS), TEXTS, NUMBERS, WHY, st.sampled_from(ORIGINS))
 SAID = {"transaction": "x7", "account": "C1", "verdict": "fraud", "who": "ann", "time": 12.5}
+
+
+def told(stands):
+    """All that a standing says."""
+    return stands.label, stands.disputed, stands.words, stands.verdict, stands.at, stands.sides
 
 
 def verdict(said, who, time, source="investigator", why=""):
@@ -96,13 +101,13 @@ SOME = st.lists(
 @given(SOME.filter(lambda some: len({v.time for v in some}) == len(some)), st.randoms(use_true_random=False))
 def test_the_order_of_arrival_does_not_matter_where_times_differ(some, chance):
     other = chance.sample(some, len(some))
-    assert standing(other) == standing(some)
+    assert told(standing(other)) == told(standing(some))
 
 
 @given(SOME, st.randoms(use_true_random=False))
 def test_doubled_verdicts_change_nothing(some, chance):
     doubled = [*some, *chance.choices(some, k=5)]
-    assert standing(doubled) == standing(some)
+    assert told(standing(doubled)) == told(standing(some))
 
 
 @given(SOME)
@@ -111,14 +116,18 @@ def test_a_standing_follows_from_each_persons_newest(some):
     found = standing(some)
     ordered = sorted(enumerate(dict.fromkeys(some)), key=lambda pair: (pair[1].time, pair[0]))
     latest = ordered[-1][1]
-    votes = {who: [v for _, v in ordered if v.who == who][-1].verdict for who in {v.who for v in some}}
+    newest = {who: [v for _, v in ordered if v.who == who][-1] for who in {v.who for v in some}}
+    votes = {who: v.verdict for who, v in newest.items()}
     against = {"fraud": "normal", "normal": "fraud", "unsure": ""}[latest.verdict]
     opposed, backed = [*votes.values()].count(against), [*votes.values()].count(latest.verdict)
     settled = latest.source == "chargeback" or backed > opposed or latest.verdict == "unsure"
     assert found.verdict == latest
     assert found.disputed == (opposed > 0 and not settled)
     assert found.label == (None if found.disputed or latest.verdict == "unsure" else latest.verdict)
-    assert found.history == tuple(v for _, v in ordered)
+    assert found.sides == {
+        said: [v.who for v in sorted(newest.values(), key=lambda v: (v.time, v.who)) if v.verdict == said]
+        for said in {*votes.values()}
+    }
 
 
 @given(SOME)
@@ -137,7 +146,7 @@ def test_two_who_disagree():
     for arrived in ([ann, bob], [bob, ann]):
         found = standing(arrived)
         assert (found.label, found.disputed, found.verdict, found.words) == (None, True, bob, "disputed")
-        assert found.history == (ann, bob)
+        assert found.sides == {"fraud": ["ann"], "normal": ["bob"]}
     assert standing([ann, bob, verdict("fraud", "bob", 3)]).label == "fraud"  # bob gives in
     assert standing([ann, bob, verdict("unsure", "ann", 3)]).words == "unsure"
     assert standing([ann, bob, verdict("normal", "eve", 3)]).label == "normal"  # two against one
@@ -151,6 +160,37 @@ def test_one_who_changes_his_mind_disputes_nothing():
     # A verdict that arrives a year late overrules what is older than it, and nothing else.
     assert standing([*mind, verdict("normal", "ann", 0)]).label == "fraud"
     assert standing([*mind, verdict("normal", "ann", 365)]).label == "normal"
+
+
+@given(SOME, st.integers(-1, 9), st.booleans())
+def test_what_is_dated_ahead_of_the_stream_does_not_count_before_it_comes(some, newest, ended):
+    reached = Reached(float(newest), ended=ended)
+    bounded = [(v, min(v.time, newest)) for v in some if ended or v.time <= newest]
+    found = reached.standing(some)
+    assert (found is None) == (not bounded)
+    if bounded:
+        first = {v: place for place, (v, _) in reversed([*enumerate(bounded)])}  # said again, it is what it was
+        assert found.verdict == max(bounded, key=lambda pair: (pair[1], first[pair[0]]))[0]
+        assert found.at <= newest
+
+
+def test_whoever_judges_today_overrules_what_is_dated_years_ahead():
+    future, honest = verdict("normal", "eve", 1e6), verdict("fraud", "ann", 50)
+    for ended in (False, True):
+        stands = Reached(50.0, ended=ended).standing([future, honest])
+        assert (stands.verdict, stands.at) == (honest, 50.0)
+    after = Reached(50.0, ended=True).standing([honest, verdict("fraud", "bank", 80, "chargeback")])
+    assert (after.verdict.who, after.at) == ("bank", 50.0)  # a stream that ended comes to nothing any more
+    days = Calendar("days")
+    assert Reached.of(50.0, days).standing([honest, verdict("normal", "ann", 51)]).label == "normal"  # another clock
+    assert Reached.of(50.0, days).standing([honest, verdict("normal", "ann", 51.01)]).label == "fraud"
+    assert Reached.of(None, days).standing([future]).verdict == future  # there is nothing to compare it with
+
+
+def test_a_verdict_beyond_the_horizon_is_none():
+    refusal = Verdict.parse(SAID | {"time": 101.0}, latest=100.0)
+    assert (refusal.field, "later than 100, the latest" in refusal.reason) == ("time", True)
+    assert isinstance(Verdict.parse(SAID | {"time": 100.0}, latest=100.0), Verdict)
 
 
 def test_nothing_stands_on_nothing():

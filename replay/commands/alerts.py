@@ -128,12 +128,12 @@ def _list(state: Path, options: AlertsOptions) -> None:
 
 def _stored(state: Path, options: AlertsOptions) -> tuple[Rows, Calendar, bool]:
     """Alerts of a state file, what its times mean, and whether there are verdicts."""
-    from replay.judging import with_verdicts
+    from replay.judging import reached_by, with_verdicts
     from replay.state import StateFile
     from replay.verdicts import open_beside
 
     with closing(StateFile.open(state, read_only=True)) as file:
-        calendar = Calendar.from_dict(file.facts["calendar"])
+        calendar, reached = Calendar.from_dict(file.facts["calendar"]), reached_by(file)
         earliest = stream_time(options.since, "--since", lambda: calendar)
         chosen: dict[str, Any] = {"account": options.account, "since": earliest}
         if options.by != "time":
@@ -143,7 +143,7 @@ def _stored(state: Path, options: AlertsOptions) -> tuple[Rows, Calendar, bool]:
         else:
             alerts = file.records.newest_alerts(options.limit, **chosen)[::-1]
     with open_beside(state) or nullcontext() as book:
-        return with_verdicts(alerts, book), calendar, book is not None
+        return with_verdicts(alerts, book, reached), calendar, book is not None
 
 
 def _since(text: str | None) -> Callable[[dict[str, Any]], bool]:
@@ -186,7 +186,7 @@ def explain(
 ) -> None:
     """Explain one account: its timeline, its scores, and what is behind its alerts, as a picture and as text."""
     from replay.explain import Explanation, picture_kind, picture_name
-    from replay.judging import with_verdicts
+    from replay.judging import reached_by, with_verdicts
     from replay.state import StateFile
     from replay.verdicts import open_beside
 
@@ -196,10 +196,10 @@ def explain(
     check_writable(path)
     check_account(account)
     with closing(StateFile.open(state, read_only=True)) as file:
-        explanation = Explanation.of(file.records, account)
+        explanation, reached = Explanation.of(file.records, account), reached_by(file)
     explained = explanation.to_dict()
     with open_beside(state) or nullcontext() as book:
-        explained["alerts"] = with_verdicts(explained["alerts"], book)
+        explained["alerts"] = with_verdicts(explained["alerts"], book, reached)
     emit(explained | {"picture": str(explanation.draw(path))}, json_target, _show_explanation)
 
 

@@ -81,7 +81,7 @@ def compare(options: CompareOptions) -> None:
         closing(StateFile.open(second, read_only=True)) as new,
     ):
         calendar = Calendar.from_dict(old.facts["calendar"])
-        kind, standings = _standings(options, old.records)
+        kind, standings = _standings(options, old)
         width = None if options.by is None else _width(calendar, options.by)
         result = compared(old.records, new.records, standings, limit=options.limit, width=width, seed=options.seed)
     states = dict(zip(_NAMES, (options.champion, second), strict=True))
@@ -98,6 +98,7 @@ def compare(options: CompareOptions) -> None:
 def _standings(options: CompareOptions, champion: Any) -> tuple[str, Any]:
     """What to judge by, and how that is called: a book of verdicts where there is one, else recorded labels."""
     from replay.compare import recorded_labels, standings_of
+    from replay.judging import reached_by
     from replay.verdicts import VerdictBook, book_beside
 
     if options.verdicts == _NOTHING:
@@ -105,8 +106,8 @@ def _standings(options: CompareOptions, champion: Any) -> tuple[str, Any]:
     book = book_beside(options.champion) if options.verdicts is None else Path(options.verdicts)
     if options.verdicts != _LABELS and (options.verdicts is not None or book.exists()):
         with VerdictBook.open(book, read_only=True) as verdicts:
-            return str(book), standings_of(entry.verdict for entry in verdicts.entries())
-    labels = recorded_labels(champion)
+            return str(book), standings_of((entry.verdict for entry in verdicts.entries()), reached_by(champion))
+    labels = recorded_labels(champion.records)
     if labels is None and options.verdicts == _LABELS:
         raise StreamCcsdError(
             f"{options.champion} has no labels recorded: replay with --label COLUMN, or judge by verdicts"

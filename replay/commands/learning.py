@@ -15,6 +15,7 @@ from stream_ccsd.lessons.schedule import OFTEN
 
 if TYPE_CHECKING:
     from replay.lessons import Learning
+    from stream_ccsd.library.model import Model
 
 DEAD_VERDICTS = "verdict_dead_letters.jsonl"
 LearnOption = Annotated[
@@ -76,19 +77,20 @@ def _check_column(options: Any) -> None:
         )
 
 
-def chosen_learning(options: Any, calendar: Calendar) -> tuple[Learning | None, int]:
+def chosen_learning(options: Any, model: Model) -> tuple[Learning | None, int]:
     """How the replay learns, and how many rows of the file of verdicts were none: those are in the outputs."""
     from replay.lessons import Learning
 
     if options.learn is None and not options.adapt:
         return None, 0
+    calendar = model.calendar
     often = "daily" if options.learn is None else options.learn
     every = _length(calendar, "--learn", OFTEN.get(often, often))
-    verdicts, refused = _read(options, calendar) if options.verdicts is not None else ([], 0)
+    verdicts, refused = _read(options, model) if options.verdicts is not None else ([], 0)
     labels = options.verdicts_from is not None
     delay = _length(calendar, "--delay", options.delay)
     learning = Learning(every, delay, labels, tuple(verdicts), options.adapt)
-    _ = learning.schedule  # what cannot be is said before there is work
+    learning.schedule.check(model)  # what cannot be is said before there is work
     return learning, refused
 
 
@@ -99,14 +101,14 @@ def _length(calendar: Calendar, flag: str, text: str) -> float:
         raise StreamCcsdError(f"{flag}: {error}") from error
 
 
-def _read(options: Any, calendar: Calendar) -> tuple[list[Any], int]:
+def _read(options: Any, model: Model) -> tuple[list[Any], int]:
     from replay.verdict_files import read_verdicts
     from stream_ccsd.transaction import Refusal
     from stream_ccsd.writing import WriteError, write_whole
 
     assert options.verdicts is not None
     good, bad = [], []
-    for row, parsed in read_verdicts(options.verdicts, calendar):
+    for row, parsed in read_verdicts(options.verdicts, model.calendar, latest=model.latest_time):
         if isinstance(parsed, Refusal):
             bad.append({"line": row.line, "reason": parsed.reason, "field": parsed.field, "raw": row.raw})
         else:

@@ -149,7 +149,7 @@ def replay(options: ReplayOptions) -> None:
         begun = _begun(options, begin("fitting"))
         if begun.fit is not None:
             show_fit(console, begun.fit)
-        learning, refused = chosen_learning(options, begun.model.calendar)
+        learning, refused = chosen_learning(options, begun.model)
         session = Session(
             begun.source,
             begun.model,

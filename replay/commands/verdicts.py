@@ -54,14 +54,12 @@ def verdict(options: VerdictOptions, json_target: JsonOption = None) -> None:
     with closing(StateFile.open(options.state, read_only=True)) as state:
         calendar = Calendar.from_dict(state.facts["calendar"])
         at = stream_time(options.at, "--at", lambda: calendar)
-        said = _said(options, state.records, at) if options.file is None else {}
+        said = _said(options, state, at) if options.file is None else {}
         if options.file is not None:
             next(read_verdicts(options.file, calendar, _given(options, at), options.encoding))  # is it a file of them?
         with VerdictBook.create(book_beside(options.state)) as book:
-            if options.file is None:
-                result = _one(book, state.records, said, at)
-            else:
-                result = _many(book, state.records, options, letters, calendar, at)
+            one = options.file is None
+            result = _one(book, state, said, at) if one else _many(book, state, options, letters, at)
     emit(result, json_target, lambda console, shown: _show_recorded(console, shown, calendar))
     if result["dead_letters"]:
         raise typer.Exit(DEAD_LETTERS)
@@ -96,17 +94,17 @@ def _check(options: VerdictOptions) -> None:
         raise StreamCcsdError("--transaction needs --account NAME: an id is one of its account's")
 
 
-def _said(options: VerdictOptions, records: Any, at: float | None) -> dict[str, Any]:
+def _said(options: VerdictOptions, state: Any, at: float | None) -> dict[str, Any]:
     """What is said, of which transaction; a verdict but for its time."""
-    from replay.judging import alerted, checked
+    from replay.judging import alerted, checked, latest_of
 
     transaction, account = options.transaction, options.account
     if options.alert is not None:
-        alert = alerted(records, options.alert, account)
+        alert = alerted(state.records, options.alert, account)
         transaction, account = alert["transaction"], alert["account"]
     about = {"transaction": transaction, "account": account, "verdict": options.finding}
     said = about | {"who": options.who or login_name(), "why": options.why, "source": options.source}
-    checked(said, at)
+    checked(said, at, latest_of(state))
     return said
 
 
@@ -116,36 +114,37 @@ def _given(options: VerdictOptions, at: float | None) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _one(book: Any, records: Any, said: dict[str, Any], at: float | None) -> dict[str, Any]:
-    from replay.judging import judge, stood
+def _one(book: Any, state: Any, said: dict[str, Any], at: float | None) -> dict[str, Any]:
+    from replay.judging import checked, judge, latest_of, reached_by, stood
 
-    entry = judge(book, said, at=at, newest=records.newest_time())
-    key = said["account"], said["transaction"]
-    stands = book.standing(*key)
+    key, reached = (said["account"], said["transaction"]), reached_by(state)
+    before, newest = book.standing(*key, reached), state.records.newest_time()
+    entry = judge(book, said, at=at, newest=newest, before=before, latest=latest_of(state))
+    stands = book.standing(*key, reached)
+    counts = checked(said, at) if stands is None else stands.verdict
     return {
         "book": str(book.path),
         "recorded": int(entry is not None),
         "known": int(entry is None),
-        "waiting": int(not records.scored([key])),
-        "disputed": int(stands.disputed),
+        "waiting": int(not state.records.scored([key])),
+        "ahead": int(entry is not None and reached.time_of(entry.verdict) is None),
+        "disputed": int(stands is not None and stands.disputed),
         "dead_letters": 0,
-        "entry": (entry or next(known for known in book.of(*key) if known.verdict == stands.verdict)).to_dict(),
-        "standing": stood(stands) | {"sides": stands.sides},
+        "entry": (entry or next(known for known in book.of(*key) if known.verdict == counts)).to_dict(),
+        "standing": stood(stands),
     }
 
 
-def _many(
-    book: Any, records: Any, options: VerdictOptions, letters: Path, calendar: Calendar, at: float | None
-) -> dict[str, Any]:
+def _many(book: Any, state: Any, options: VerdictOptions, letters: Path, at: float | None) -> dict[str, Any]:
     from replay.judging import record_file
 
     assert options.file is not None
-    done = record_file(book, records, options.file, calendar, _given(options, at), options.encoding)
+    done = record_file(book, state, options.file, _given(options, at), options.encoding)
     if done.dead_letters or letters.is_file():  # those of an earlier file would be taken for this one's
         write_whole(letters, "".join(letter.to_json() + "\n" for letter in done.dead_letters))
     return {
         "book": str(book.path),
-        **{name: getattr(done, name) for name in ("recorded", "known", "waiting", "disputed")},
+        **{name: getattr(done, name) for name in ("recorded", "known", "waiting", "ahead", "disputed")},
         "dead_letters": len(done.dead_letters),
         "dead_letter_file": str(letters) if done.dead_letters else None,
     }
@@ -164,7 +163,9 @@ def _show_recorded(console: Console, result: dict[str, Any], calendar: Calendar)
         about = f"transaction {entry['transaction']} of {entry['account']}"
         said = "recorded" if result["recorded"] else "was recorded before, nothing to add"
         say(f"{about}: {entry['verdict']}, says {entry['who']} at {calendar.show(entry['time'])}; {said}")
-        if stands["disputed"]:
+        if result["ahead"]:
+            say("it is dated ahead of the stream, and counts when the stream has come to it")
+        elif stands["disputed"]:
             sides = _sides(stands["sides"])
             say(f"disputed ({sides}): it is not learnt from until they agree, or a chargeback settles it")
         elif stands["verdict"] != entry["verdict"]:
@@ -175,6 +176,8 @@ def _show_recorded(console: Console, result: dict[str, Any], calendar: Calendar)
     say(f"verdicts recorded: {result['recorded']:,}, there before: {result['known']:,}")
     if result["waiting"]:
         say(f"waiting for their transaction: {result['waiting']:,}")
+    if result["ahead"]:
+        say(f"dated ahead of the stream, to count when it has come to them: {result['ahead']:,}")
     if result["disputed"]:
         say(f"disputed transactions: {result['disputed']:,}; 'stream-ccsd verdicts --disputed' shows them")
     if result["dead_letters"]:
@@ -234,7 +237,7 @@ def verdicts(options: VerdictsOptions, json_target: JsonOption = None) -> None:
             with book:
                 last = book.check() if options.check else None
                 recorded = sum(1 for _ in book.entries()) if options.check else 0
-                found = judged(book, state.records, calendar, **chosen)
+                found = judged(book, state, **chosen)
     result = {
         "book": str(book_beside(options.state)),
         "verdicts": sum(len(row["history"]) for row in found),
@@ -271,7 +274,7 @@ def _show_judged(console: Console, result: dict[str, Any], calendar: Calendar) -
     parts += [f"waiting: {result['waiting']:,}"] if result["waiting"] else []
     console.print(", ".join(parts), highlight=False)
     for row in rows:
-        stands = f"disputed ({_sides(row['sides'])})" if row["disputed"] else row["verdict"]
+        stands = f"disputed ({_sides(row['sides'])})" if row["disputed"] else row["verdict"] or "nothing yet"
         waits = "; waits for its transaction" if row["waiting"] else ""
         console.print(
             f"\n[bold]{escape(row['transaction'])} of {escape(row['account'])}[/bold]: {escape(stands)}{waits}",

@@ -73,6 +73,14 @@ class MirrorFile(StateFile):
         known = [json.loads(text) for (text,) in rows]
         return any((a["partition"], a["offset"]) == (alert["partition"], alert["position"]) for a in known)
 
+    def has_score(self, score: Record) -> bool:
+        """Whether the score of this very transaction is there, or may have been before old ones went."""
+        if self.records.totals().transactions > self.notes.get("kept", {}).get("scores", 0):
+            return True
+        origin = score["partition"], score["position"], score["id"]
+        own = self.records.scores_of(score["account"])
+        return any((s["partition"], s["offset"], s["id"]) == origin for s in own)
+
     def write(self, arrivals: Sequence[Arrival], notes: dict[str, Any], facts: dict[str, Any] | None = None) -> None:
         """All of it, with where it was read from, or nothing; at most ``batch_size`` at once."""
         before = self.notes, self._facts

@@ -20,14 +20,16 @@ from aiokafka.errors import KafkaError
 from replay.mirror.facts import first_facts, learnt_facts
 from replay.mirror.file import MirrorFile
 from replay.mirror.intake import Arrival, Intake, Kind, Place
-from replay.mirror.messages import parse_alert
+from replay.mirror.messages import parse_alert, set_aside
 from replay.verdicts import VerdictBook, book_beside
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.connection import BrokerError, admin_client, explain, start_client
 from stream_ccsd.kafka.metadata import Topic, describe
+from stream_ccsd.kafka.progress import Progress, by_topic
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.stores import Record
+from stream_ccsd.verdict import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,10 @@ _BACKOFF = (0.5, 1.0, 2.0, 5.0)
 # Newest messages of each partition that are looked at before there is a file.
 _PEEK, _PEEK_SECONDS = 20, 3.0
 _PAIRED: tuple[Kind, Kind] = ("scores", "alerts")
+
+
+class _NextRoundError(Exception):
+    """What was read and not written is read again: with what the file says by now."""
 
 
 class Following:
@@ -57,7 +63,9 @@ class Following:
         self._file: MirrorFile
         self._book: VerdictBook
         self._intake: Intake
+        self._progress: Progress
         self._ids: dict[str, str | None] = {}
+        self._alone = 0  # arrivals that are written one by one, since together they failed
         self._written = self._asked = self._told = 0.0  # when, by a clock that only goes forward
 
     async def begin(self) -> None:
@@ -129,21 +137,23 @@ class Following:
     async def _follow(self, stopped: asyncio.Event) -> None:
         found = await self._look()
         places = _places(found)
-        self._intake = Intake(self._topics, self._file.notes, self._file.has_alert)
+        self._intake = Intake(self._topics, self._file.notes, self._file.has_alert, self._file.has_score)
+        known = {place: self._intake.start(place) for place in places}
+        begun = {place: position for place, position in known.items() if position is not None}
+        self._progress = Progress(begun, self._intake.missed)
         async with self._consumer() as consumer:
             consumer.assign([TopicPartition(*place) for place in places])
-            for place in places:
-                position = self._intake.start(place)
-                if position is not None:
-                    consumer.seek(TopicPartition(*place), position)
+            for place, position in begun.items():
+                consumer.seek(TopicPartition(*place), position)
             looked = time.monotonic()
-            while not stopped.is_set():
-                await self._read(consumer, places)
-                await self._write()
-                if time.monotonic() - looked > _LOOK:
-                    if _places(await self._look()) != places:
-                        return
-                    looked = time.monotonic()
+            with contextlib.suppress(_NextRoundError):
+                while not stopped.is_set():
+                    await self._read(consumer, places)
+                    await self._write()
+                    if time.monotonic() - looked > _LOOK:
+                        if await self._look() != found:
+                            return
+                        looked = time.monotonic()
 
     async def _read(self, consumer: Any, places: list[Place]) -> None:
         wanted = [TopicPartition(*place) for place in places if self._intake.wants(place)]
@@ -154,25 +164,41 @@ class Following:
             calendar = Calendar.from_dict(self._file.facts["calendar"])
             for messages in fetched.values():
                 for message in messages:
+                    self._progress.read((message.topic, message.partition), message.offset)
                     self._intake.take(message, calendar)
         if time.monotonic() - self._asked >= _ENDS:
             await self._compare_with_ends(consumer, places)
             self._asked = time.monotonic()
+        await self._tell_lost(consumer)  # before anything behind it is written
 
     async def _compare_with_ends(self, consumer: Any, places: list[Place]) -> None:
         """How far behind we are; this is also how a broker that has gone is noticed, which a fetch just waits for."""
         at = time.time()
         ends = await consumer.end_offsets([TopicPartition(*place) for place in places]) if places else {}
+        if shorter := self._progress.is_past({(tp.topic, tp.partition): end for tp, end in ends.items()}):
+            self._begin_again(shorter)
+            raise _NextRoundError
         behind = dict.fromkeys(self._topics.values(), 0)
         for place in places:
             position = await consumer.position(TopicPartition(*place))
             # What was fetched is taken at once, so that what the client has passed besides is nothing of ours.
             self._intake.pass_to(place, position)
+            self._progress.reach(place, position)
             behind[place[0]] += max(0, ends[TopicPartition(*place)] - position)
         for kind in _PAIRED:
             if not behind[self._topics[kind]]:
                 self._intake.complete(kind, at)
         self.status = {**self.status, "lag": sum(behind.values()) + self._intake.pending}
+
+    async def _tell_lost(self, consumer: Any) -> None:
+        """Count messages that were deleted before they were read here: the page says so, with the file."""
+        if not (gaps := self._progress.gaps()):
+            return
+        first = await consumer.beginning_offsets([TopicPartition(*place) for place in gaps])
+        lost = self._progress.lost({(tp.topic, tp.partition): offset for tp, offset in first.items()})
+        for topic, count in by_topic(lost, self._topics.values()).items():
+            log.warning("topic %r deleted %d messages before they were read: keep it for longer", topic, count)
+            self._intake.lost[topic] += count
 
     async def _write(self) -> None:
         """What is ready, a batch at a time, and not too often."""
@@ -183,16 +209,57 @@ class Following:
         verdicts, self._intake.verdicts = self._intake.verdicts, []
         if verdicts:  # before the offsets: read again, they are known
             # In a thread: a desk may hold the book while its own verdict waits to be sent by this very loop.
-            await asyncio.to_thread(self._book.append, verdicts)
+            await asyncio.to_thread(self._enter, verdicts)
         wrote = False
-        while arrivals := self._intake.ready(size):
-            self._file.write(arrivals, self._notes("following"), self._facts(arrivals))
+        while arrivals := self._intake.ready(1 if self._alone else size):
+            self._store(arrivals)
             wrote = True
+            if self._alone:
+                self._alone -= 1
+                await asyncio.sleep(0)
         if wrote:
             self._told = self._written
         said = self._file.notes.get("mirror", {}).get("state")
         if said != "following" or (verdicts and not wrote) or self._has_news():
             self._tell("following")
+
+    def _enter(self, verdicts: list[Verdict]) -> None:
+        """Verdicts into the book; one that it cannot hold is in the log, and the others go on."""
+        try:
+            self._book.append(verdicts)
+        except Exception as error:
+            if _is_trouble(error):
+                raise
+            for verdict in verdicts:
+                try:
+                    self._book.append([verdict])
+                except Exception as alone:
+                    if _is_trouble(alone):
+                        raise
+                    self._intake.foreign["verdicts"] += 1
+                    log.exception("a verdict cannot be kept: %r", verdict)
+
+    def _store(self, arrivals: list[Arrival]) -> None:
+        """Write a batch; if it fails for what is in it, its messages are tried one by one, and bad ones set aside."""
+        try:
+            self._file.write(arrivals, self._notes("following"), self._facts(arrivals))
+        except Exception as error:
+            if _is_trouble(error):
+                raise
+            if len(arrivals) > 1:
+                log.warning("a batch cannot be written (%r): its messages are tried one by one", error)
+                self._alone = len(arrivals)
+                raise _NextRoundError from error
+            (bad,) = arrivals
+            log.warning("message %s/%s/%s is set aside: %r", *bad.source[0], bad.source[1], error)
+            letter = set_aside(*bad.source, bad.stamp, bad.score or bad.alert or bad.letter or {}, error)
+            try:  # of a bad score, the alert may be sound
+                instead = Arrival(bad.stamp, alert=bad.alert if bad.score else None, letter=letter)
+                self._file.write([instead], self._notes("following"))
+            except Exception as again:
+                if _is_trouble(again):
+                    raise
+                self._file.write([Arrival(bad.stamp, letter=letter)], self._notes("following"))
 
     def _has_news(self) -> bool:
         """Whether something else than arrivals has changed since it was last told, a second ago or more."""
@@ -240,17 +307,32 @@ class Following:
         async with admin_client(self._settings.brokers, self._settings.security()) as admin:
             found = (await describe(admin, list(self._topics.values()))).topics
         known = self._file.notes.get("ids", {}) if hasattr(self, "_file") else {}
-        for kind in _PAIRED:
-            name = self._topics[kind]
-            before, now = known.get(name), found[name].id if name in found else None
-            if None not in (before, now) and before != now:
-                raise StreamCcsdError(
-                    f"topic {name!r} on {self._settings.brokers} was made anew, or is of another cluster, and "
-                    f"{self._path} is of the one before: start again with another --state to see what is new"
-                )
+        anew = {name for name, topic in found.items() if None not in (known.get(name), topic.id)}
+        if anew := {name for name in anew if known[name] != found[name].id}:
+            self._begin_again(anew)
         self._ids = {**known, **{name: topic.id for name, topic in found.items()}}
         self.status = {**self.status, "missing": [name for name in self._topics.values() if name not in found]}
         return found
+
+    def _begin_again(self, topics: set[str]) -> None:
+        """Offsets of topics that are others than before say nothing: verdicts and dead letters are read again.
+
+        Raises
+        ------
+        StreamCcsdError
+            If they are of scores or alerts: another stream's would stand beside those of the file.
+        """
+        for name in (self._topics[kind] for kind in _PAIRED if self._topics[kind] in topics):
+            raise StreamCcsdError(
+                f"topic {name!r} on {self._settings.brokers} was made anew, or has lost data, or is of another "
+                f"cluster, and {self._path} is of the one before: start again with another --state to see what is new"
+            )
+        log.warning("topics were made anew, or have lost data: they are read from their beginning: %s", sorted(topics))
+        kept = {
+            said: {name: of for name, of in self._file.notes.get(said, {}).items() if name not in topics}
+            for said in ("offsets", "open", "ids")
+        }
+        self._file.write([], {**self._without_kept(), **kept})
 
     @contextlib.asynccontextmanager
     async def _consumer(self) -> AsyncIterator[Any]:
@@ -295,6 +377,11 @@ class Following:
         except KafkaError as error:
             raise BrokerError(explain(self._settings.brokers, error)) from error
         return sorted(found, key=lambda pair: pair[0])
+
+
+def _is_trouble(error: Exception) -> bool:
+    """Whether file or machine are the cause, and not what was to be written."""
+    return isinstance(error, StreamCcsdError | OSError | MemoryError)
 
 
 def _is_cancelled(error: BaseException) -> bool:

@@ -11,6 +11,7 @@ Nothing here is asynchronous or knows Kafka's client; what waits in memory is re
 from __future__ import annotations
 
 import heapq
+import logging
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -25,6 +26,8 @@ from stream_ccsd.kafka.heard import parse_verdict
 from stream_ccsd.stores import Record
 from stream_ccsd.transaction import Refusal
 from stream_ccsd.verdict import Verdict
+
+log = logging.getLogger(__name__)
 
 Kind = Literal["scores", "alerts", "dead_letters", "verdicts"]
 Place = tuple[str, int]
@@ -45,6 +48,7 @@ class Arrival(NamedTuple):
     score: Record | None = None
     alert: Record | None = None
     letter: Record | None = None
+    source: tuple[Place, int] = (("", 0), 0)  # where it was read, and its offset there
 
 
 class _Waiting(NamedTuple):
@@ -56,6 +60,7 @@ class _Waiting(NamedTuple):
 
 
 _Head = tuple[float, Place, int, _Waiting]
+_Origin = tuple[int, int, str, str]
 
 
 @dataclass
@@ -77,16 +82,19 @@ class Intake:
         topics: Mapping[Kind, str],
         notes: Mapping[str, Any] | None = None,
         is_recorded: Callable[[Record], bool] = lambda alert: False,
+        is_stored: Callable[[Record], bool] = lambda score: True,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._kinds: dict[str, Kind] = {name: kind for kind, name in topics.items()}
-        self._is_recorded, self._clock = is_recorded, clock
+        self._is_recorded, self._is_stored, self._clock = is_recorded, is_stored, clock
         notes = notes or {}
         self._seen = Seen(notes.get("seen"))
         self.foreign: Counter[str] = Counter(notes.get("foreign", {}))
         """Messages that are none of ours, by the kind of their topic."""
+        self.lost: Counter[str] = Counter(notes.get("lost", {}))
+        """Messages that were deleted before they were read here, by topic."""
         self.verdicts: list[Verdict] = []
-        self._alerts: dict[tuple[int, int], _Waiting] = {}  # by the place of their transaction
+        self._alerts: dict[_Origin, _Waiting] = {}  # by their transaction
         self._partitions: dict[Place, _Partition] = {}
         self._complete: dict[Kind, float] = {"scores": -inf, "alerts": -inf}
         self._moved = clock()
@@ -107,6 +115,12 @@ class Intake:
     def start(self, place: Place) -> int | None:
         """Where to read on; None: from the beginning."""
         return self._partition(place).position
+
+    def missed(self, place: Place, first: int, end: int) -> int:
+        """How many of these offsets were not written before a kill."""
+        partition = self._partition(place)
+        again = sum(first <= offset < min(end, partition.until) for offset in partition.again)
+        return again + max(0, end - max(first, partition.until))
 
     def wants(self, place: Place) -> bool:
         """Whether to read on now."""
@@ -129,7 +143,11 @@ class Intake:
             return
         now = self._clock()
         stamp = partition.latest = max(partition.latest, min(message.timestamp / 1000, now))
-        found = self._parsed(partition.kind, message, calendar)
+        try:
+            found = self._parsed(partition.kind, message, calendar)
+        except Exception:  # whatever it is, its neighbours go on
+            log.exception("a message could not be read: %s/%s/%s", *place, message.offset)
+            found = None
         if found is None:
             self.foreign[partition.kind] += 1
         elif isinstance(found, Verdict):
@@ -173,7 +191,8 @@ class Intake:
             _, place, _, waiting = heapq.heappop(heads)
             if self._partitions[place].kind == "alerts":
                 self._finish_alert(waiting)
-                arrivals.append(Arrival(waiting.stamp, alert=waiting.record))
+                source = waiting.place, waiting.offset
+                arrivals.append(Arrival(waiting.stamp, alert=waiting.record, source=source))
                 continue
             self._partitions[place].queue.popleft()
             arrivals.append(self._written(waiting))
@@ -188,12 +207,18 @@ class Intake:
         """The next of a partition that can be written, if it can; copies of what was written are left behind."""
         while partition.queue:
             head = partition.queue[0]
-            if self._seen.has(_key(head), _offset(head)):
+            if self._is_copy(head):
                 partition.queue.popleft()
                 continue
             if partition.kind != "scores" or self._may_go(head):
                 heapq.heappush(heads, (head.stamp, place, head.offset, head))
             return
+
+    def _is_copy(self, head: _Waiting) -> bool:
+        known = self._seen.has(_key(head), _offset(head), _said(head.record))
+        if known is None:  # after a kill
+            return self._kinds[head.place[0]] != "scores" or self._is_stored(head.record)
+        return known
 
     def _may_go(self, head: _Waiting) -> bool:
         waits = head.record["alert"] and _origin(head.record) not in self._alerts
@@ -213,13 +238,14 @@ class Intake:
         self._partitions[waiting.place].open.discard(waiting.offset)
 
     def _written(self, head: _Waiting) -> Arrival:
-        self._seen.add(_key(head), _offset(head))
+        self._seen.add(_key(head), _offset(head), _said(head.record))
+        source = head.place, head.offset
         if self._kinds[head.place[0]] == "dead_letters":
-            return Arrival(head.stamp, letter=head.record)
+            return Arrival(head.stamp, letter=head.record, source=source)
         alert = self._alerts.get(_origin(head.record))
         if alert is not None:
             self._finish_alert(alert)
-        return Arrival(head.stamp, head.record, None if alert is None else alert.record)
+        return Arrival(head.stamp, head.record, None if alert is None else alert.record, source=source)
 
     def _forced(self) -> list[Arrival]:
         """Scores and alerts wait for each other behind so many others that no more are read: one goes on alone."""
@@ -244,12 +270,20 @@ class Intake:
             offsets.setdefault(topic, {})[str(number)] = partition.until if is_behind else position
             if partition.open or unread:
                 waiting.setdefault(topic, {})[str(number)] = sorted(partition.open | unread)
-        return {"offsets": offsets, "open": waiting, "seen": self._seen.to_dict(), "foreign": dict(self.foreign)}
+        counts = {"foreign": dict(self.foreign), "lost": dict(self.lost)}
+        return {"offsets": offsets, "open": waiting, "seen": self._seen.to_dict(), **counts}
 
 
-def _origin(record: Record) -> tuple[int, int]:
-    """Partition and offset of the transaction that a score or an alert is about."""
-    return record["partition"], record["position"]
+def _origin(record: Record) -> _Origin:
+    """The transaction that a score or an alert is about: its partition, offset, account and id."""
+    identity: str = record["transaction" if "transaction" in record else "id"]
+    return record["partition"], record["position"], record["account"], identity
+
+
+def _said(record: Record) -> int:
+    """Stands for the transaction behind a score or a dead letter: copies of it may be scored by another model."""
+    names = ("raw",) if "raw" in record else ("id", "account", "time", "amount", "category", "merchant")
+    return hash(tuple(record[name] for name in names))
 
 
 def _offset(waiting: _Waiting) -> int:

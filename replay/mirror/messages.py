@@ -20,6 +20,8 @@ from stream_ccsd.transaction import MAX_NUMBER
 
 LARGEST = 1 << 20
 """Bytes of a score or an alert: far more than any has."""
+# Whole numbers beyond this are no floating-point numbers, which is what they are stored as; inputs are smaller ones.
+_EXACT, _EXACT_INPUT, _LARGEST_INPUT = 2**53, 2**24, 3e38
 # Of the message behind a dead letter, and of what is said about it, so many characters are kept.
 _RAW, _WORDS = 4096, 1024
 _ENTERED = {status.value for status in Status if status.entered}
@@ -88,6 +90,15 @@ def parse_letter(message: Message) -> Record | None:
     return {**letter.to_dict(), "topic": topic, "offset": offset}
 
 
+def set_aside(place: tuple[str, int], offset: int, stamp: float, record: Record, error: Exception) -> Record:
+    """A dead letter about a message that cannot be stored, whatever is wrong with it."""
+    (topic, partition), raw = place, json.dumps(record, default=repr)[:_RAW]
+    reason = f"this page cannot store it: {type(error).__name__}: {error}"[:_WORDS]
+    line = f"{topic}/{partition}/{offset}"
+    letter = DeadLetter(partition, 0, round(1000 * stamp), line, Status.FAILED, reason, None, None, raw)
+    return {**letter.to_dict(), "topic": topic, "offset": offset}
+
+
 def _text(said: bytes) -> str:
     return said[: 4 * _RAW].decode("utf-8", "replace")
 
@@ -114,6 +125,8 @@ def _columns() -> list[tuple[str, Callable[[Any], bool], bool]]:
     properties = _schemas()["score"]["properties"]
 
     def fit(column: Column) -> Callable[[Any], bool]:
+        if column.kind == "series":
+            return lambda v: isinstance(v, list) and all(map(_is_input, v))
         return _IS[plain[column.kind]] if column.kind in plain else lambda v: _fits(v, properties[column.name])
 
     return [(column.name, fit(column), column.optional) for column in score_columns()]
@@ -142,7 +155,13 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and isfinite(value)
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= _EXACT
+    return isinstance(value, float) and isfinite(value)
+
+
+def _is_input(value: Any) -> bool:
+    return _is_number(value) and abs(value) <= (_EXACT_INPUT if isinstance(value, int) else _LARGEST_INPUT)
 
 
 _IS: dict[str, Callable[[Any], bool]] = {

@@ -22,7 +22,8 @@ from starlette.routing import Route
 from replay.watch.actions import ACTIONS, act, form_of, local_path
 from replay.watch.doors.access import Access, Identity
 from replay.watch.doors.gate import Gate, Shield, cookie_text
-from replay.watch.doors.limits import Limits
+from replay.watch.doors.limits import Limits, WrongTokens, by_address
+from replay.watch.doors.lines import Lines
 from replay.watch.doors.sessions import Sessions
 from replay.watch.errors import NotFoundError, RefusedError
 from replay.watch.events import Streams, place_of
@@ -61,12 +62,15 @@ def build_app(
         routes=page.routes(),
         middleware=[
             Middleware(Shield, fail=page.pages.fail),
-            Middleware(Gate, access=access, sessions=page.sessions, limits=page.limits, cookie=cookie),
+            Middleware(
+                Gate, access=access, sessions=page.sessions, limits=page.limits, cookie=cookie, wrong=page.wrong
+            ),
         ],
         exception_handlers={HTTPException: failed},
     )
     app.router.redirect_slashes = False
     app.state.streams = page.streams
+    app.state.lines = Lines(page.limits, access.is_proxy)
     app.state.writers = CapacityLimiter(_WRITERS)
     app.state.sessions = page.sessions
     return app
@@ -89,6 +93,7 @@ class _Page:
     ) -> None:
         self.watched, self.access, self.limits, self.cookie = watched, access, limits, cookie
         self.sessions = Sessions()
+        self.wrong = WrongTokens(self.limits)
         self._static = Static(static)
         run = secrets.token_hex(8)
         self.streams = Streams(watched, run, limits, beat)
@@ -193,6 +198,7 @@ class _Page:
         assert self.access.users is not None
         person = self.access.users.by_token(form.text("token").strip())
         if person is None or name not in ("", person.name):
+            self.wrong.count(by_address(self.access.address_of(request)))
             return self._login_page(request, back, name, "that is not the token of anybody of this name", 401)
         self.sessions.drop(request.cookies.get(self.cookie))
         session = self.sessions.make(person.name)

@@ -18,7 +18,7 @@ TABLES: dict[str, tuple[str, ...]] = {
     "account": ("rows", "alerts", "timeline", "verdicts", "merchants", "suppressions"),
     "tune": ("curve", "changes", "suppressions"),
     "model": ("versions", "weeks", "fields", "drift"),
-    "audit": ("entries",),
+    "audit": ("entries", "reviewers"),
 }
 
 

@@ -12,8 +12,10 @@ from replay.database import stamps
 from replay.desk import Desk
 from replay.watch.gathered import MOST_ALERTS, SCORE_COLUMNS, Alerts, Minutes, Scores
 from replay.watch.reading import StateReader
+from stream_ccsd.calendar import Calendar
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.stores import DeadLetterCount, Totals
+from stream_ccsd.verdict import Reached
 
 log = logging.getLogger(__name__)
 
@@ -89,6 +91,12 @@ class Follower:
         mirror = self.notes.get("mirror") or {}
         if self.problem is None and mirror.get("state") in ("reconnecting", "closed"):
             return f"Kafka is not read at the moment: {mirror.get('error') or 'the broker does not answer'}"
+        lost = sum((self.notes.get("lost") or {}).values())
+        if self.problem is None and lost:
+            return (
+                f"{lost:,} messages of Kafka's topics were deleted before this page read them, and are not shown: keep "
+                "topics for longer"
+            )
         return self.problem
 
     def _run(self) -> None:
@@ -135,5 +143,9 @@ class Follower:
             else:
                 self.minutes.add(time.time(), 0, 0)
         self._desk.refresh()
+        is_all = len(alerts) < _ALERTS and len(batches) < _BATCHES
+        if is_all and self.scores.transactions:  # before that nobody knows what a verdict is ahead of
+            calendar = Calendar.from_dict(self._reader.facts["calendar"])
+            self._desk.reach(Reached.of(self.scores.last_time, calendar, bool(notes.get("finished"))))
         self.wake()
-        return len(alerts) < _ALERTS and len(batches) < _BATCHES
+        return is_all

@@ -10,8 +10,8 @@ from typing import Any
 
 from replay.budget_changes import BEGUN_BEHIND
 from replay.desk import Desk, Person, Standings, Suppression
+from replay.watch.background import Background
 from replay.watch.follower import Follower
-from replay.watch.inspection import Inspection
 from replay.watch.openings import Openings
 from replay.watch.reading import StateReader
 from replay.watch.rivalry import Rivalry
@@ -34,7 +34,8 @@ class Known:
     shelf: Shelf
     openings: Openings
     rivalry: Rivalry
-    inspection: Inspection
+    inspection: Background[dict[str, Any]]
+    reviewing: Background[dict[str, Any]]
     calendar: Calendar
     person: Person
 

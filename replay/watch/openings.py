@@ -92,7 +92,7 @@ class Openings:
     def made(self, name: str, known: Stream, make: Callable[[], Made], *further: Any) -> Made:
         """What ``make`` gives, made anew if an alert, a line of the book or something further is new."""
         with known.looking() as standings:
-            of = (known.follower.alerts.version, standings.sequence, *further)
+            of = (known.follower.alerts.version, standings.version, *further)
             if name not in self._made or self._made[name][0] != of:
                 self._made[name] = of, make()
             found: Made = self._made[name][1]

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 from replay.compare import RECALL_NOTE, compare, standings_of
 from replay.desk import Desk
 from replay.shadow import challenger_beside
+from replay.watch.background import Background
 from replay.watch.reading import StateReader
 from stream_ccsd.errors import StreamCcsdError
 
 log = logging.getLogger(__name__)
 
-# Seconds a comparison holds, at least; one that took long holds for longer.
+# Seconds that a comparison holds, at least.
 _FRESH = 30.0
-_SHARE = 20.0
 
 
 class Rivalry:
@@ -26,39 +24,28 @@ class Rivalry:
 
     def __init__(self, state: Path, champion: StateReader, desk: Desk) -> None:
         self._place, self._champion, self._desk = challenger_beside(state), champion, desk
-        self._lock = threading.Lock()
-        self._result: dict[str, Any] | None = None
-        self._due, self._busy = 0.0, False
+        first = {"rows": [], "note": "being compared: look again in some seconds"}
+        self._found = Background[dict[str, Any]]("rivalry", self._compared, first, _FRESH)
 
     def newest(self) -> dict[str, Any] | None:
         """What is known by now; a newer one is begun if it is time for it."""
-        if not self._place.exists():
-            return None
-        with self._lock:
-            if not self._busy and time.monotonic() >= self._due:
-                self._busy = True
-                threading.Thread(target=self._compare, name="rivalry", daemon=True).start()
-            return self._result or {"rows": [], "note": "being compared: look again in some seconds"}
+        return self._found.newest() if self._place.exists() else None
 
-    def _compare(self) -> None:
-        begun, result = time.monotonic(), None
+    def _compared(self) -> dict[str, Any]:
         try:
             with self._desk.reading() as standings:
-                verdicts = [entry.verdict for said in standings.said.values() for entry in said]
+                verdicts = standings.verdicts()
+                reached = standings.reached
             challenger = StateReader(self._place)
             with self._champion.records() as old, challenger.records() as new:
-                found = compare(old, new, standings_of(verdicts) if verdicts else None, limit=0)
+                found = compare(old, new, standings_of(verdicts, reached) if verdicts else None, limit=0)
             challenger.close()
-            result = _shown(found)
+            return _shown(found)
         except StreamCcsdError as error:
-            result = {"rows": [], "note": str(error)}
+            return {"rows": [], "note": str(error)}
         except Exception:
             log.exception("champion and challenger cannot be compared")
-            result = {"rows": [], "note": "they cannot be compared: see the log of the server"}
-        with self._lock:
-            took = time.monotonic() - begun
-            self._result, self._busy = result, False
-            self._due = time.monotonic() + max(_FRESH, _SHARE * took)
+            return {"rows": [], "note": "they cannot be compared: see the log of the server"}
 
 
 def _shown(found: dict[str, Any]) -> dict[str, Any]:

@@ -8,19 +8,21 @@ import logging
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from ipaddress import ip_address
-from typing import Any
+from typing import Any, cast
 
 import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from replay.watch.doors.lines import Lines
 from stream_ccsd.errors import StreamCcsdError
 
-# Connections at once; beyond them the answer is 503.
-_CONNECTIONS = 1000
-# Seconds that the first request of a connection has to come.
+# Seconds that the head of a request has to come, from when it may begin: the connection, or the answer before.
 _PATIENCE = 10.0
+# Seconds within which some of an answer must be taken.
+_STUCK = 60.0
 # Seconds that answers have to come to their end when the server does.
 _GRACE = 2.0
 
@@ -67,16 +69,79 @@ def url_of(listening: socket.socket, host: str) -> str:
 
 
 class _Impatient(H11Protocol):
-    """Closes connections over which no whole request comes: who says nothing would keep others out."""
+    """A connection that is closed when its other end neither asks nor takes the answer: it would keep others out.
+
+    Uvicorn waits for ever for the rest of a request, and for whoever does not read. Its own time for the next request
+    ends with the first byte of that.
+    """
+
+    def __init__(self, lines: Lines[_Impatient], *uvicorns: Any, **others: Any) -> None:
+        super().__init__(*uvicorns, **others)
+        self._lines, self._unsent = lines, 0
+        self._due: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Somebody connects."""
         super().connection_made(transport)
-        self.loop.call_later(_PATIENCE, self._give_up)
+        self._expect()
+        goes = self._lines.enter(self, self.client[0] if self.client else "")
+        if goes is not None:
+            goes.transport.abort()
 
-    def _give_up(self) -> None:
-        if self.cycle is None:
-            self.transport.close()
+    def data_received(self, data: bytes) -> None:
+        """Some of a request, or all of it."""
+        before = self.cycle
+        super().data_received(data)
+        if self.cycle is not before:
+            self._expect()
+        if self._answers and not self.cycle.more_body:
+            self._lines.asked(self)
+
+    def on_response_complete(self) -> None:
+        """All of an answer is on its way; the next request may be here already."""
+        self._lines.waits(self)
+        super().on_response_complete()
+        self._expect()
+        if self._answers and not self.cycle.more_body:
+            self._lines.asked(self)
+
+    def pause_writing(self) -> None:
+        """More of the answer waits than is sent at once."""
+        super().pause_writing()
+        self._expect()
+
+    def resume_writing(self) -> None:
+        """It was taken."""
+        super().resume_writing()
+        self._expect()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """It is closed, by whomever."""
+        self._lines.leave(self)
+        super().connection_lost(exc)
+        self._forget()
+
+    @property
+    def _answers(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _expect(self) -> None:
+        """From now on, that the other end does what is its turn to do; what it is to take, it takes bit by bit."""
+        self._forget()
+        self._unsent = self.transport.get_write_buffer_size()
+        if not self._answers or self.flow.write_paused:
+            self._due = self.loop.call_later(_STUCK if self._unsent else _PATIENCE, self._overdue)
+
+    def _overdue(self) -> None:
+        if self.transport.get_write_buffer_size() < self._unsent:
+            self._expect()
+        else:
+            self.transport.abort()  # to close it would be to wait until all is taken
+
+    def _forget(self) -> None:
+        if self._due is not None:
+            self._due.cancel()
+            self._due = None
 
 
 class PageServer(uvicorn.Server):
@@ -87,14 +152,13 @@ class PageServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 app,
-                http=_Impatient,
+                http=cast(Any, partial(_Impatient, app.state.lines)),
                 lifespan="off",
                 ws="none",
                 proxy_headers=False,
                 server_header=False,
                 access_log=False,
                 log_config=None,
-                limit_concurrency=_CONNECTIONS,
                 timeout_graceful_shutdown=int(2 * _GRACE),
             )
         )

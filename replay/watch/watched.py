@@ -10,11 +10,12 @@ from replay.book import book_beside
 from replay.desk import CLAIM_SECONDS, Desk, Person, Send
 from replay.watch.errors import NotFoundError
 from replay.watch.follower import Follower
-from replay.watch.inspection import Inspection
+from replay.watch.inspection import inspection
 from replay.watch.known import Known
 from replay.watch.openings import Openings
 from replay.watch.protocol import Since
 from replay.watch.reading import StateReader
+from replay.watch.reviewing import reviewing
 from replay.watch.rivalry import Rivalry
 from replay.watch.sentences import shown
 from replay.watch.shelf import Shelf
@@ -52,12 +53,12 @@ class Watched:
         self._follower = Follower(self._reader, self._desk)
         self._shelf, self._openings = Shelf(state, models), Openings()
         self._rivalry = Rivalry(state, self._reader, self._desk)
-        self._inspection = Inspection(book_beside(state))
+        self._inspection, self._reviewing = inspection(book_beside(state)), reviewing(self._desk)
         self._state = state
 
     def _known(self, who: str = "", seat: str = "") -> Known:
-        shared = self._reader, self._follower, self._desk, self._shelf, self._openings, self._rivalry, self._inspection
-        return Known(*shared, self.calendar, Person(who, seat))
+        shared = self._reader, self._follower, self._desk, self._shelf, self._openings, self._rivalry
+        return Known(*shared, self._inspection, self._reviewing, self.calendar, Person(who, seat))
 
     @property
     def calendar(self) -> Calendar:

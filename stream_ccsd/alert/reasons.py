@@ -95,7 +95,11 @@ class Alert:
 
     @property
     def expected_loss(self) -> float:
-        """To rank alerts by, in nats: what speaks for fraud, and how much money is at stake."""
+        """To rank alerts by, in nats: what speaks for fraud, and how much money is at stake.
+
+        It orders alerts as their expected losses would while fraud is unlikely, and is none: how common fraud is nobody
+        has said, so there is no probability to multiply the amount by.
+        """
         return (self.scores["evidence"] or 0.0) + math.log1p(self.amount)
 
     @property

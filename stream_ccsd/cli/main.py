@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import signal
 import sys
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
 
+from stream_ccsd import __version__
 from stream_ccsd.cli.discovery import add_command, declared_commands
 from stream_ccsd.errors import StreamCcsdError
 
@@ -28,7 +28,7 @@ for _command in declared_commands():
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(version("stream-ccsd"))
+        typer.echo(__version__)
         raise typer.Exit
 
 

@@ -113,7 +113,8 @@ class Agenda:
     def enter_score(self, arrived: float, partition: int, record: dict[str, Any]) -> bool:
         """A score off a partition of its topic; whether it is new."""
         self._heard[partition] = arrived
-        if not self._once.is_new(f"{record['partition']}/{record['position']}"):
+        # With whose it is: a forged one of a place to come must not take the place of the one that will be there.
+        if not self._once.is_new(f"{record['partition']}/{record['position']}/{record['account']}/{record['id']}"):
             return False
         time = record["time"]
         self._earliest = min(time, self._earliest)

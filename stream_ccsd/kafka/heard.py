@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 import numpy as np
@@ -21,8 +21,8 @@ _NUMBERS = ("time", "amount", "score")
 _MAYBE = ("evidence", "takeover")
 
 
-def parse_verdict(record: Record, calendar: Calendar | None) -> Verdict | Refusal:
-    """A verdict, or why it is none."""
+def parse_verdict(record: Record, calendar: Calendar | None, latest: float = inf) -> Verdict | Refusal:
+    """A verdict, or why it is none; ``latest`` is the latest time that the model of the stream takes."""
     if record.value is None:
         return Refusal("the message is empty (a tombstone)")
     if len(record.value) > LARGEST:
@@ -32,7 +32,7 @@ def parse_verdict(record: Record, calendar: Calendar | None) -> Verdict | Refusa
     except (ValueError, RecursionError) as error:
         return Refusal(f"not JSON: {type(error).__name__}")
     try:
-        return Verdict.parse(said, calendar, f"{record.topic}/{record.partition}/{record.offset}")
+        return Verdict.parse(said, calendar, f"{record.topic}/{record.partition}/{record.offset}", latest)
     except Exception as error:  # whatever it is, its neighbours go on
         return Refusal(f"cannot be read: {error!r}", kind=Status.FAILED)
 

@@ -72,16 +72,21 @@ def learn(options: LearnOptions) -> None:
 
     Exit code 0: stopped by SIGTERM or Ctrl-C; 1: it could not start or go on, and says why.
     """
-    settings, patience = _prepare(options)
-    from stream_ccsd.kafka import logs
-    from stream_ccsd.kafka.learning import run_learner
-    from stream_ccsd.kafka.lessons import first_model
+    # Until the learner's own handlers are there nothing has begun, and there is nothing to finish.
+    before = {number: signal.signal(number, lambda *_: os._exit(0)) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        settings, patience = _prepare(options)
+        from stream_ccsd.kafka import logs
+        from stream_ccsd.kafka.learning import run_learner
+        from stream_ccsd.kafka.lessons import first_model
 
-    first = first_model(options.models)
-    schedule = chosen_schedule(options.every, options.delay, first.calendar)
-    # Until the learner's own handlers are there nothing has begun.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: os._exit(0))
+        first = first_model(options.models)
+        schedule = chosen_schedule(options.every, options.delay, first.calendar)
+        schedule.check(first)
+    except BaseException:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        raise
     repeats = logs.set_up(settings)
     code = 0
     try:

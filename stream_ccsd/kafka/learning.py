@@ -21,13 +21,15 @@ from aiokafka.errors import KafkaConnectionError, KafkaError, KafkaTimeoutError
 
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.kafka.agenda import Agenda, Arrival, Arrivals, Place
-from stream_ccsd.kafka.connection import BrokerError, explain, start_client
+from stream_ccsd.kafka.connection import BrokerError, admin_client, explain, start_client
 from stream_ccsd.kafka.heard import parse_score, parse_verdict
 from stream_ccsd.kafka.lessons import Folder
 from stream_ccsd.kafka.logs import Repeats
 from stream_ccsd.kafka.messages import OutgoingRecord, dead_letter
+from stream_ccsd.kafka.metadata import Topic, describe
 from stream_ccsd.kafka.metrics import LearnerMetrics
 from stream_ccsd.kafka.outbox import Outbox
+from stream_ccsd.kafka.progress import Progress, by_topic
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.kafka.topics import TopicsSeen, prepare_topics
 from stream_ccsd.kafka.web import Web
@@ -43,6 +45,8 @@ log = logging.getLogger(__name__)
 _TOGETHER, _AHEAD = 2000, 20_000
 _PAUSE = 0.2
 _WITHOUT_BROKER = 1.0
+# Seconds between looks at the topics: each may be another one of the same name.
+_LOOK = 3.0
 _UNANSWERED = 5_000  # milliseconds
 # After this, a broker that does not answer is not waited for any longer.
 _PATIENCE = 10.0
@@ -90,21 +94,31 @@ class _Learning:
     ) -> None:
         self._settings, self._patience, self._repeats = settings, patience, repeats
         self._metrics = LearnerMetrics()
-        self._folder = Folder(folder, first, schedule, self._metrics)
-        self._agenda = Agenda(schedule, patience.idle)
+        self._models, self._first, self._schedule = folder, first, schedule
         self._calendar: Calendar = first.calendar
+        self._latest = first.latest_time
         self._inputs = model_inputs(first)
-        self._places: list[Place] = [
-            (topic, p) for topic in (settings.scores, settings.verdicts) for p in range(seen.topics[topic].partitions)
-        ]
+        self._topics = {name: seen.topics[name] for name in (settings.scores, settings.verdicts)}
+        self._looked = time.monotonic()
         self._letters = [(settings.dead_letters, p) for p in range(seen.topics[settings.dead_letters].partitions)]
         self._buried: set[tuple[int, int]] | None = None
         self._garbage: list[tuple[Any, Refusal]] = []
-        self._arrivals = Arrivals(self._places)
+        self._begin()
         self._outbox = Outbox(settings, seen.largest_message(settings.dead_letters))
         self._asked = asyncio.Event()
-        self._answered, self._caught_up, self._deaf = False, False, False
+        self._answered, self._deaf = False, False
         self._web = Web(settings, self._metrics, lambda: (True, {"healthy": True}), self._readiness)
+
+    def _begin(self) -> None:
+        """Know nothing: everything is read from the beginning of the topics."""
+        self._folder = Folder(self._models, self._first, self._schedule, self._metrics)
+        self._agenda = Agenda(self._schedule, self._patience.idle)
+        self._places: list[Place] = [(name, p) for name, topic in self._topics.items() for p in range(topic.partitions)]
+        self._arrivals = Arrivals(self._places)
+        self._progress = Progress(dict.fromkeys(self._places, 0))
+        self._garbage.clear()
+        self._buried = None
+        self._caught_up = False
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -148,6 +162,7 @@ class _Learning:
             if self._repeats is not None:
                 self._repeats.tell()
             try:
+                await self._look(consumer)
                 ends = await self._fetch(consumer)
                 await self._bury()
                 self._answered = True
@@ -166,10 +181,40 @@ class _Learning:
                 self._caught_up = True
                 log.info("ready", extra={"moment": self._agenda.moment, "pending": self._agenda.pending})
 
+    async def _look(self, consumer: Any) -> None:
+        """Begin again, as when started anew, if a topic is another one than before: positions in it mean nothing."""
+        if time.monotonic() - self._looked < _LOOK:
+            return
+        self._looked = time.monotonic()
+        try:
+            async with admin_client(self._settings.brokers, self._settings.security()) as admin:
+                found = (await describe(admin, list(self._topics))).topics
+        except BrokerError:  # the next fetch notices that, too
+            return
+        anew = [name for name, topic in found.items() if _is_another(self._topics[name], topic)]
+        self._topics |= found
+        if anew:
+            await self._begin_again(consumer, anew)
+
+    async def _begin_again(self, consumer: Any, topics: list[str]) -> None:
+        """As a learner that is started anew."""
+        log.warning(
+            "topics are others than before: all is read again, and learning goes on from the newest model",
+            extra={"topics": topics},
+        )
+        self._metrics.made_anew.inc(len(topics))
+        self._begin()
+        places = [TopicPartition(*place) for place in self._places]
+        consumer.assign(places)
+        await consumer.seek_to_beginning(*places)
+
     async def _fetch(self, consumer: Any) -> dict[Place, float]:
         """Read on; returns the partitions that were read to their end, and up to which time that is everything."""
         by_then = time.time() - self._patience.grace
         ends = await consumer.end_offsets([TopicPartition(*place) for place in self._places])
+        if shorter := self._progress.is_past({(tp.topic, tp.partition): end for tp, end in ends.items()}):
+            await self._begin_again(consumer, sorted(shorter))
+            return {}
         wanted = self._arrivals.behind() if len(self._arrivals) > _AHEAD else self._places
         fetched = await consumer.getmany(
             *(TopicPartition(*place) for place in wanted), timeout_ms=round(1000 * _PAUSE), max_records=_TOGETHER
@@ -181,22 +226,38 @@ class _Learning:
         for place in self._places:
             end = ends[TopicPartition(*place)]
             position = await consumer.position(TopicPartition(*place))
+            self._progress.reach(place, position)
             behind += max(0, end - position)
             if position >= end:
                 reached[place] = by_then
         self._metrics.behind.set(behind)
+        await self._tell_lost(consumer)
         return reached
+
+    async def _tell_lost(self, consumer: Any) -> None:
+        """Say how many messages were deleted before they were read here."""
+        if not (gaps := self._progress.gaps()):
+            return
+        first = await consumer.beginning_offsets([TopicPartition(*place) for place in gaps])
+        lost = self._progress.lost({(tp.topic, tp.partition): offset for tp, offset in first.items()})
+        for topic, count in by_topic(lost, self._topics).items():
+            log.warning(
+                "messages were deleted before they were read: keep the topic for longer",
+                extra={"topic": topic, "messages": count},
+            )
+            self._metrics.lost.labels(topic).inc(count)
 
     def _enter(self, records: Iterable[Any]) -> None:
         """Messages of one partition; what is none of ours is told or becomes a dead letter."""
         for record in records:
+            self._progress.read((record.topic, record.partition), record.offset)
             found: Any
             if record.topic == self._settings.scores:
                 found = parse_score(record.value, self._inputs)
                 if found is None:
                     self._metrics.foreign.inc()
             else:
-                found = parse_verdict(record, self._calendar)
+                found = parse_verdict(record, self._calendar, self._latest)
                 if isinstance(found, Refusal):
                     self._garbage.append((record, found))
                     found = None
@@ -271,6 +332,11 @@ class _Learning:
             "pending": self._agenda.pending,
             "model": self._folder.learner.model.version,
         }
+
+
+def _is_another(before: Topic, now: Topic) -> bool:
+    """Whether this is another topic of the same name, as far as brokers say so, or one with more partitions."""
+    return before.partitions != now.partitions or (None not in (before.id, now.id) and before.id != now.id)
 
 
 def _consumer(settings: WorkerSettings) -> Any:

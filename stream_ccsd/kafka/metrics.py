@@ -110,6 +110,16 @@ class LearnerMetrics:
         self.foreign = Counter(
             prefix + "foreign_scores", "Messages that are no scores of this model", registry=registry
         )
+        self.lost = Counter(
+            prefix + "lost_messages", "Messages that topics deleted before they were read", ["topic"], registry=registry
+        )
+        self.made_anew = Counter(
+            prefix + "topics_made_anew", "Times a topic was another one of the same name", registry=registry
+        )
+        self.refused = Counter(prefix + "refused_models", "Models of the folder that cannot be used", registry=registry)
+        self.held_back = Counter(
+            prefix + "held_back_models", "Models not added because they know less than the newest", registry=registry
+        )
         self.waiting = Gauge(prefix + "waiting", "Verdicts on transactions that were not seen yet", registry=registry)
         self.disputed = Gauge(prefix + "disputed", "Transactions that people disagree on", registry=registry)
         self.moment = Gauge(prefix + "moment", "The newest lesson, in the stream's time", registry=registry)

@@ -79,10 +79,10 @@ class ModelWatch:
         try:
             new = self._prepare(Model.load(place))
             unfit = unfit_for(self._model, new)
-        except StreamCcsdError as error:
+        except Exception as error:  # whatever is wrong with it, the one in use goes on
             if _stamp(place) != seen:
                 return None  # it is being written this very moment
-            new, unfit = self._model, str(error)
+            new, unfit = self._model, str(error) if isinstance(error, StreamCcsdError) else repr(error)
         self._seen = seen
         if unfit:
             return unfit

@@ -41,9 +41,8 @@ class Balance:
         if said.label != "fraud":
             self._found.pop(key, None)
             return
-        unasked = any(v.verdict == "fraud" and v.source != "investigator" for v in said.history)
         who = said.sides["fraud"]
-        self._found[key] = _Found(who[0] if len(who) == 1 and not unasked else None, merchant, unasked)
+        self._found[key] = _Found(who[0] if len(who) == 1 and not said.unasked else None, merchant, said.unasked)
 
     def keep_only(self, remembered: AnyArray) -> set[int]:
         """Forget all others; returns which."""

@@ -6,7 +6,7 @@ turned into numbers that stay about the same as long as nothing changes; two det
 - how many transactions score over 1 in 100 and 1 in 1,000, for the former also by category;
 - what a category costs: the mean log amount;
 - the mean of each term of the evidence that does not compare with the account itself;
-- how many of the judged alerts are fraud;
+- how many of the judged alerts are fraud, where somebody says so (a replay that learns does at each lesson);
 - how far the shares of categories and of merchants are from what they have been.
 
 Everything follows from the sums: whoever sees the same transactions finds the same changes, whatever the batches.

@@ -99,7 +99,10 @@ class Learner:
         self._weighed_at = int(model.facts.get("lessons", {}).get("weighed_at", 0))
 
     def learn(self, moment: float) -> Model:
-        """Hold the lesson of this moment."""
+        """Hold the lesson of this moment; the same model where there was nothing to learn from."""
+        if not self.notebook.has_news(moment):  # a stream that pauses, or jumps by years: there are many of these
+            self.remember(moment)
+            return self.model
         self._advance(moment)
         book = self.notebook
         if self._adapt and book.silent is not None:
@@ -142,8 +145,8 @@ class Learner:
             learnt = learnt._replace(weights=weighing.weights, **weighing.trees._asdict())
             facts = measured(weighing)
         tail = self.model.tails["evidence"]
-        if shares and not told:
-            past = self._settled(moment, kept)
+        past = self._settled(moment, kept)
+        if shares and not told and len(past.weight) >= _FEWEST_NORMALS:
             evidence = evidence_by(learnt, past.rows.inputs.astype(float), int(learnt.term_of.max()) + 1)
             tail = tail_by_shares(evidence, past.weight, shares)
         elif told and measurable and (weighing is not None or not len(learnt.roots)):

@@ -26,7 +26,7 @@ from stream_ccsd.lessons.schedule import Schedule
 from stream_ccsd.library.laws import Laws
 from stream_ccsd.library.learnt import BIN, BINS, HALF_LIVES, OWN_INPUTS, input_names, record_fields
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
-from stream_ccsd.verdict import Verdict, standing
+from stream_ccsd.verdict import Standing, Verdict
 
 DAYS_KEPT = 60.0
 """How far back weights are learnt from."""
@@ -89,6 +89,7 @@ class Notebook:
         self.kept: Kept | None = None
         self.silent: Rows | None = None  # what this lesson took to be normal
         self.too_late = 0  # verdicts on transactions that were forgotten
+        self.judged: list[bool] = []  # of alerts that this lesson has heard of first: whether each was fraud
         self._names = input_names(fields)
         self._new: list[Rows] = []
         self._pool: Rows | None = None
@@ -101,8 +102,9 @@ class Notebook:
         self._outweighed: set[int] = set()  # frauds beyond what one person's verdicts may count
         self._moment = 0.0
         self.known_since: float | None = None  # from which lesson on there are frauds in records
-        self._verdicts: dict[int, list[Verdict]] = {}
+        self._verdicts: dict[int, Standing] = {}
         self._heard: dict[int, None] = {}  # keys with verdicts that were not looked at yet, in order
+        self._told = False  # anything since the lesson before
 
     def see(self, rows: Rows) -> None:
         """Transactions that were scored."""
@@ -113,8 +115,15 @@ class Notebook:
         """Verdicts, in the order of their arrival."""
         for verdict in verdicts:
             key = row_key(verdict.account, verdict.transaction)
-            self._verdicts.setdefault(key, []).append(verdict)
+            self._verdicts.setdefault(key, Standing()).add(verdict)
             self._heard[key] = None
+            self._told = True
+
+    def has_news(self, moment: float) -> bool:
+        """Whether a lesson could learn anything: something was seen or heard since, or silence counts by then."""
+        if self._new or self._told or self._pool is None:
+            return bool(self._new) or self._told
+        return bool(((self._state == _OPEN) & (self._pool.time <= moment - self.schedule.delay)).any())
 
     @property
     def waiting(self) -> int:
@@ -141,7 +150,7 @@ class Notebook:
         """To a lesson: what is known by now is entered."""
         self.lessons += 1
         self._moment = moment
-        self.silent = None
+        self.silent, self.judged, self._told = None, [], False
         self._fade()
         self._gather()
         if self._pool is None:
@@ -214,7 +223,7 @@ class Notebook:
         for rows in (self._pool, *([] if self.kept is None else [self.kept.rows])):
             here = np.isin(rows.key, keys)
             for key, merchant in zip(rows.key[here].tolist(), rows.merchant[here].tolist(), strict=True):
-                self._balance.note(key, standing(self._verdicts[key]), merchant)
+                self._balance.note(key, self._verdicts[key], merchant)
         before, self._outweighed = self._outweighed, self._balance.outweighed()
         self._heard |= dict.fromkeys(sorted(before ^ self._outweighed))
 
@@ -222,7 +231,7 @@ class Notebook:
         """What transactions are by the verdicts on them."""
         found = np.zeros(len(keys), np.int8)
         for i, key in enumerate(keys.tolist()):
-            said = standing(self._verdicts[key])
+            said = self._verdicts[key]
             found[i] = _LEFT_OUT if key in self._outweighed else _LABELS[said.label]
             (self._disputed.add if said.disputed else self._disputed.discard)(key)
         return found
@@ -231,6 +240,8 @@ class Notebook:
         """Rows of the pool to what they are now known to be."""
         assert self._pool is not None
         was = self._state[places]
+        first = (was != _JUDGED_NORMAL) & (was != _FRAUD) & (wanted != _LEFT_OUT) & self._pool.alerted[places]
+        self.judged = (wanted[first] == _FRAUD).tolist()
         known = (was == _SILENT) | (was == _JUDGED_NORMAL) | (was == _FRAUD)
         moved = known & (was != wanted)
         again = places[moved]
@@ -375,7 +386,7 @@ class Notebook:
         if not remembered.all():
             self._pool, self._state = self._pool.take(remembered), self._state[remembered]
             self._entered, self._stale = self._entered[remembered], self._stale[remembered]
-        for key in [key for key in self._heard if self._verdicts[key][-1].time < oldest]:
+        for key in [key for key in self._heard if self._verdicts[key].verdict.time < oldest]:
             del self._heard[key]
             self.too_late += 1
         kept = self._pool.key[:0] if self.kept is None else self.kept.rows.key

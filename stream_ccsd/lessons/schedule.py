@@ -6,9 +6,12 @@ import math
 from dataclasses import dataclass
 
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.library.model import Model
 
 OFTEN = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
 """Words for how often lessons are, as lengths of time (``Calendar.duration``)."""
+# The most that lessons may be, where time has a unit.
+_A_DAY = 24 * 60
 
 
 @dataclass(frozen=True)
@@ -34,3 +37,26 @@ class Schedule:
     def first_after(self, time: float) -> float:
         """The first moment of a lesson that is later than this."""
         return (math.floor(time / self.every) + 1) * self.every
+
+    def check(self, model: Model) -> None:
+        """Refuse what no stream like the one that a model was fitted on can need.
+
+        Raises
+        ------
+        StreamCcsdError
+            If there were more lessons than transactions, or than minutes; or none in all the time the model is for.
+        """
+        calendar, first, last = model.calendar, model.facts.get("first_time"), model.facts.get("last_time")
+        least = calendar.of_days(1.0 / _A_DAY) or 0.0
+        if first is not None and last is not None:
+            least = max(least, (last - first) / max(model.facts.get("transactions", 1), 1))
+            if last + self.every > model.latest_time:
+                raise StreamCcsdError(
+                    f"a lesson each {calendar.length(self.every)}: the first would come after "
+                    f"{calendar.show(model.latest_time)}, the latest that the model takes: choose a shorter interval"
+                )
+        if self.every < least:
+            raise StreamCcsdError(
+                f"a lesson each {calendar.length(self.every)} is more than there can be to learn: expected "
+                f"{calendar.length(least)} or more, as transactions of the fit come no more often, or a minute"
+            )

@@ -17,7 +17,7 @@ from stream_ccsd.account import (
     WEEKDAY,
 )
 from stream_ccsd.fields import Field
-from stream_ccsd.library.laws import CELL, COUNTS, OCTAVES, QUARTERS, RATES, Laws
+from stream_ccsd.library.laws import CELL, COUNTS, LEAST_SCALE, OCTAVES, QUARTERS, RATES, Laws
 from stream_ccsd.numeric import AnyArray, FloatArray, IntArray, read_only
 from stream_ccsd.settings import Settings
 from stream_ccsd.sums import weighted_sums
@@ -103,12 +103,12 @@ class Axes(NamedTuple):
         )
         center = [center_of(len(part), float(np.median(part)), everywhere) for part in parts]
         gaps = seen.gap[seen.gap > 0]
-        gap_scale = _GAP_SHARE * float(np.median(gaps)) if len(gaps) else 1.0
+        gap_scale = max(_GAP_SHARE * float(np.median(gaps)), LEAST_SCALE) if len(gaps) else 1.0
         scales, reaches = [], []
         for values in seen.numbers:
             there = values[~np.isnan(values)]
             sizes = np.abs(there[there != 0])
-            scales.append(float(np.median(sizes)) if len(sizes) else 1.0)
+            scales.append(max(float(np.median(sizes)), LEAST_SCALE) if len(sizes) else 1.0)
             position = np.sign(there) * np.log1p(np.abs(there) / scales[-1])
             reaches.append(float(np.ptp(position)) + 1.0 if len(there) else 1.0)
         return cls(
@@ -139,6 +139,7 @@ def gaussian(sigma: float) -> FloatArray:
     """Density of a Gaussian at whole cells, as far as it matters."""
     distance = CELL * np.arange(int(np.ceil(_REACH * sigma / CELL)) + 1)
     density: FloatArray = np.exp(-0.5 * (distance / sigma) ** 2) / (sigma * np.sqrt(2.0 * np.pi))
+    density.flags.writeable = False
     return density
 
 
@@ -152,7 +153,7 @@ def kernel_law(law: IntArray, cell: IntArray, weight: FloatArray, laws: int) -> 
     start = np.append(0, np.cumsum(np.bincount(law[first], minlength=laws)))
     total = np.add.reduceat(weight, first) if len(law) else np.empty(0)
     mass = np.bincount(law, weight, laws).astype(float)
-    return KernelLaw(start.astype(np.int64), cell[first].astype(np.int64), total, mass)
+    return read_only(KernelLaw(start.astype(np.int64), cell[first].astype(np.int64), total, mass))
 
 
 def hour_density(cells: IntArray, weight: FloatArray, sigma: float) -> FloatArray:

@@ -25,6 +25,8 @@ COUNTS = 25
 """Counts of recent transactions that are told apart: 0 to 23, and more."""
 RATES = 18
 """Classes of how often an account pays: unknown, then powers of 2 of its usual gap."""
+LEAST_SCALE = 1e-280
+"""Of gaps and declared numbers: what lies within 2**54, divided by less, is no number any more."""
 EVERYTHING = 0
 # Milliseconds of a day.
 _DAY = 86_400_000.0

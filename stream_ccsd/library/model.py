@@ -13,11 +13,11 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +26,22 @@ from stream_ccsd.account import StateSizes
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.codes import Codes
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.library.checks import (
+    ACCOUNTS,
+    LAWS,
+    LEARNT,
+    NAMES,
+    WINDOWS,
+    ContentsError,
+    check_description,
+    check_index,
+    check_laws,
+    check_learnt,
+    check_tail,
+    read_accounts,
+    read_names,
+    read_part,
+)
 from stream_ccsd.library.index import Index, complete_index
 from stream_ccsd.library.laws import Laws
 from stream_ccsd.library.learnt import Learnt
@@ -36,9 +52,9 @@ from stream_ccsd.settings import Settings, SettingsError
 
 FORMAT = "stream-ccsd model"
 FORMAT_VERSION = 5
-_Part = TypeVar("_Part")
-_FILES = ("windows.arrow", "laws.arrow", "names.arrow", "accounts.arrow")
-_LEARNT = "learnt.arrow"
+_FILES = (WINDOWS, LAWS, NAMES, ACCOUNTS)
+# What numpy, Arrow and Python say to contents that nobody meant; no fault of ours is among them.
+_FAULTS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, OSError, pa.ArrowException)
 # How long a model is good for, unless settings say otherwise: in days, or in times the span of its transactions.
 _DAYS, _SPANS = 3652.0, 1000.0
 
@@ -64,6 +80,11 @@ class Model:
     accounts: tuple[str, ...] = field(default=(), repr=False)  # all it was fitted or calibrated on
     calendar: Calendar = field(default_factory=Calendar)
     learnt: Learnt | None = None  # from verdicts; None: it neither learns nor writes down what could be learnt from
+
+    def __post_init__(self) -> None:
+        """A model does not change. Compiled code is told so: for arrays that may, all of it would be compiled anew."""
+        for parts in (self.laws, *self.tails.values(), *(() if self.learnt is None else (self.learnt,))):
+            read_only(parts)
 
     @cached_property
     def version(self) -> str:
@@ -154,38 +175,54 @@ class Model:
         Raises
         ------
         ModelError
-            If a file is missing, cut short, altered or foreign, or of another version; the file is named.
+            If a file is missing, cut short, altered or foreign, of another version, or does not hold what it must,
+            whatever its hash (``library.checks``); the file is named, and what in it is wrong.
         """
         place = Path(directory)
         description = describe_model(place)
-        wanted = _FILES if description.get("learnt") is None else (*_FILES, _LEARNT)
+        wanted = _FILES if description.get("learnt") is None else (*_FILES, LEARNT)
         files = {name: _verified(place / name, description["files"].get(name)) for name in wanted}
         try:
-            tables = {name: pa.ipc.open_file(content).read_all() for name, content in files.items()}
-            model = cls(
-                settings=Settings.from_dict(description["settings"]),
-                index=_from_table(complete_index, tables["windows.arrow"], description["index"]),
-                laws=_from_table(Laws, tables["laws.arrow"], description["laws"]),
-                tails=_tails(description["tails"]),
-                sigma_y=description["sigma_y"],
-                takeover_share=description["takeover_share"],
-                threshold=description["threshold"],
-                fingerprint=description["fingerprint"],
-                facts=description["facts"],
-                names=dict(
-                    zip(tables["names.arrow"]["code"].to_pylist(), _texts(tables["names.arrow"]["name"]), strict=True)
-                ),
-                accounts=_texts(tables["accounts.arrow"]["account"]),
-                calendar=Calendar.from_dict(description["calendar"]),
-                learnt=_from_table(Learnt, tables[_LEARNT], description["learnt"]) if _LEARNT in tables else None,
-            )
-        except (KeyError, TypeError, ValueError, AttributeError, OSError, pa.ArrowException, SettingsError) as error:
-            raise ModelError(f"{place} is not a complete model of this version: {error!r}. Fit it again.") from error
-        if model.version != description.get("version"):
+            model = cls._of(files, description)
+            unchanged = model.version == description.get("version")
+        except ContentsError as error:
+            raise _incomplete(place, str(error)) from error
+        except (*_FAULTS, SettingsError) as error:
+            raise _incomplete(place, repr(error)) from error
+        if not unchanged:
             raise ModelError(
                 f"{place / 'model.json'} was altered after the model was saved: its version does not match"
             )
         return model
+
+    @classmethod
+    def _of(cls, files: dict[str, pa.Buffer], description: dict[str, Any]) -> Model:
+        """The model of these files; every array and number is checked before anything is made of it."""
+        settings, calendar = Settings.from_dict(description["settings"]), Calendar.from_dict(description["calendar"])
+        index = read_part(WINDOWS, files[WINDOWS], description["index"])
+        check_index(index, settings, description["sigma_y"])
+        laws = read_part(LAWS, files[LAWS], description["laws"])
+        check_laws(laws, settings, calendar)
+        learnt = None
+        if LEARNT in files:
+            taught = read_part(LEARNT, files[LEARNT], description["learnt"])
+            check_learnt(taught, settings)
+            learnt = Learnt(**taught)
+        return cls(
+            settings=settings,
+            index=complete_index(**index),
+            laws=Laws(**laws),
+            tails=_tails(description["tails"]),
+            sigma_y=description["sigma_y"],
+            takeover_share=description["takeover_share"],
+            threshold=description["threshold"],
+            fingerprint=description["fingerprint"],
+            facts=description["facts"],
+            names=read_names(files[NAMES]),
+            accounts=read_accounts(files[ACCOUNTS]),
+            calendar=calendar,
+            learnt=learnt,
+        )
 
     def _description(self) -> dict[str, Any]:
         return {
@@ -209,12 +246,12 @@ class Model:
         codes = sorted(self.names)
         names = {"code": pa.array(codes, pa.uint32()), "name": _bytes(self.names[c] for c in codes)}
         tables = {
-            "windows.arrow": _to_table(self.index),
-            "laws.arrow": _to_table(self.laws),
-            "names.arrow": pa.table(names),
-            "accounts.arrow": pa.table({"account": _bytes(self.accounts)}),
+            WINDOWS: _to_table(self.index),
+            LAWS: _to_table(self.laws),
+            NAMES: pa.table(names),
+            ACCOUNTS: pa.table({"account": _bytes(self.accounts)}),
         }
-        return tables if self.learnt is None else {**tables, _LEARNT: _to_table(self.learnt)}
+        return tables if self.learnt is None else {**tables, LEARNT: _to_table(self.learnt)}
 
 
 def state_sizes_of(settings: Settings) -> StateSizes:
@@ -226,10 +263,6 @@ def state_sizes_of(settings: Settings) -> StateSizes:
 def _bytes(texts: Iterable[str]) -> pa.Array:
     """Texts made by hand may hold what is no UTF-8: as bytes they come back as they were."""
     return pa.array([text.encode("utf-8", "surrogatepass") for text in texts], pa.binary())
-
-
-def _texts(column: pa.ChunkedArray) -> tuple[str, ...]:
-    return tuple(data.decode("utf-8", "surrogatepass") for data in column.to_pylist())
 
 
 def describe_model(place: Path) -> dict[str, Any]:
@@ -254,7 +287,15 @@ def describe_model(place: Path) -> dict[str, Any]:
         raise ModelError(f"{path} has format version {found}, this program reads {FORMAT_VERSION}. Fit it again.")
     if not isinstance(description.get("files"), dict):
         raise ModelError(f"{path} is incomplete: it lists no files")
+    try:
+        check_description(description)
+    except ContentsError as error:
+        raise _incomplete(place, str(error)) from error
     return description
+
+
+def _incomplete(place: Path, fault: str) -> ModelError:
+    return ModelError(f"{place} is not a complete model of this version: {fault}. Fit it again.")
 
 
 def _swap(fresh: Path, target: Path, old: Path) -> None:
@@ -316,15 +357,6 @@ def _to_table(part: NamedTuple) -> pa.Table:
     return pa.table(columns)
 
 
-def _from_table(kind: Callable[..., _Part], table: pa.Table, scalars: dict[str, Any]) -> _Part:
-    """The NamedTuple again, its arrays lying in the bytes of the file."""
-    values: dict[str, Any] = dict(scalars["values"])
-    for name in table.column_names:
-        array = table[name].chunk(0).values.to_numpy(zero_copy_only=True)
-        values[name] = array.reshape(scalars["shapes"][name])
-    return kind(**values)
-
-
 def _scalars(part: NamedTuple) -> dict[str, Any]:
     """What is no array, and the shapes of those; a part within the part follows from the rest and is not kept."""
     items = part._asdict().items()
@@ -349,14 +381,16 @@ def _plain(tail: Tail) -> dict[str, Any]:
 
 def _tails(described: dict[str, Any]) -> dict[str, Tail]:
     """Of every score the model was fitted with; the built-in ones must be there."""
-    tails = {name: _tail(values) for name, values in described.items()}
+    tails = {name: _tail(name, values) for name, values in described.items()}
     missing = {score.name for score in COMPILED} - tails.keys()
     if missing:
         raise KeyError(", ".join(sorted(missing)))
     return tails
 
 
-def _tail(values: dict[str, Any]) -> Tail:
+def _tail(name: str, values: dict[str, Any]) -> Tail:
     knots: AnyArray = np.array(values["knots"], dtype=float)
-    scalars = (float(values[name]) for name in ("beyond", "shape", "scale"))
-    return read_only(Tail(knots, np.array(values["rarity"], dtype=float), *scalars))
+    scalars = (float(values[scalar]) for scalar in ("beyond", "shape", "scale"))
+    tail = read_only(Tail(knots, np.array(values["rarity"], dtype=float), *scalars))
+    check_tail(name, tail)
+    return tail

@@ -50,7 +50,7 @@ def weigh_together(
         count[i] = 0
     for block in range(len(visited)):
         visited[block] = -1
-    walk = start_walk(blocks, index.merchant, category, 0)
+    walk = start_walk(blocks, index.merchant, category, np.uint32(0))
     for kind in (0, OTHER_CATEGORY):
         walk.end[kind] = walk.next[kind]
     placed = noted = looked_at = NONE

@@ -2,7 +2,8 @@
 
 Up to a high quantile the rate is the empirical one of held-out normal transactions; beyond it, a generalised Pareto
 tail goes on where data ends, so that the rate never saturates and still ranks. Its shape is kept at 0 or above: a
-tail that ends somewhere would call everything beyond impossible.
+tail that ends somewhere would call everything beyond impossible. Where scores end as at a wall (equally spread ones
+do), such a tail would never be as rare as a budget asks: there the empirical rate goes on almost to the highest.
 """
 
 from __future__ import annotations
@@ -21,6 +22,9 @@ _MIN_TAIL = 20
 _MOST_OF_ONE, _SHARE_OF_ONE = 3, 0.02
 _MAX_SHAPE = 1.0
 _MIN_SCALE = 1e-3
+# Scores end as at a wall where the highest of so many in the tail is hardly above their mean: an exponential tail is
+# that short once in 5,000 times. Tails that only thin out (BankSim's takeover: 3.8) rank by how far scores go.
+_WALL, _ENOUGH_FOR_A_WALL = 2.5, 100
 # A scale so large that nothing is ever rare.
 _NO_TAIL = 1e300
 
@@ -56,16 +60,23 @@ def fit_tail(scores: FloatArray, tail_share: float, accounts: IntArray | None = 
     threshold = scores[n - 1 - exceeding] if exceeding > 0 else scores[-1]
     body = scores[scores <= threshold]
     knots = np.unique(np.quantile(body, np.linspace(0.0, 1.0, _KNOTS)))
+    excess = scores[scores > threshold] - threshold
+    least = _MIN_SCALE
+    if len(excess) >= _ENOUGH_FOR_A_WALL and excess.max() < _WALL * excess.mean():
+        least *= float(excess.mean())  # what hardly any spread is, among scores that lie that close together
+        threshold = scores[n - 1 - _MIN_TAIL]
+        upper = scores[(scores >= knots[-1]) & (scores <= threshold)]
+        knots = np.unique(np.append(knots, np.quantile(upper, np.linspace(0.0, 1.0, _KNOTS))))
+        excess = scores[scores > threshold] - threshold
     # Share of scores at or above each knot; the last knot is the threshold, above which the tail takes over.
     rate = (n - np.searchsorted(scores, knots, side="left")) / n
-    excess = scores[scores > threshold] - threshold
     beyond = -np.log(max(len(excess), 1) / (n + 1))
     if len(knots) == 1:
         knots, rate = np.append(knots[0] - 1.0, knots), np.append(1.0, rate)
     rarity = np.maximum.accumulate(-np.log(np.minimum(rate, 1.0)))
     # With hardly any spread, nothing is known of the scale: one nat of score is then one nat of rarity.
-    shape, scale = _fit_pareto(excess) if len(excess) >= 2 and excess.mean() > _MIN_SCALE else (0.0, 1.0)
-    return read_only(Tail(knots, rarity, float(max(beyond, rarity[-1])), float(shape), float(max(scale, _MIN_SCALE))))
+    shape, scale = _fit_pareto(excess) if len(excess) >= 2 and excess.mean() > least else (0.0, 1.0)
+    return read_only(Tail(knots, rarity, float(max(beyond, rarity[-1])), float(shape), float(max(scale, least))))
 
 
 def _thinned(scores: FloatArray, accounts: IntArray, tail_share: float) -> AnyArray:

@@ -13,7 +13,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from stream_ccsd.library.model import Model, ModelError, describe_model
+from stream_ccsd.transaction import MAX_NUMBER
 from stream_ccsd.writing import write_whole
 
 POINTER = "current.json"
@@ -43,6 +44,7 @@ class Versions:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
+        self._moments: dict[str, float | None] = {}  # versions never change
 
     def names(self) -> list[str]:
         """All versions that are whole, the oldest first: ``0007-<version>``, in the order they were added.
@@ -143,14 +145,47 @@ class Versions:
             If it cannot be written.
         """
         with self._alone():
-            names = self.names()
-            known = next((name for name in names if self._described_version(name) == model.version), None)
-            if known is not None:
-                return known
-            number = max((_number(name) for name in names), default=0) + 1
-            name = f"{number:04d}-{model.version}"
-            model.save(self.folder / name, like=self.folder / names[-1] if names else None)
-            return name
+            return self._add(model)
+
+    def add_lesson(self, model: Model, moment: float, refused: Container[str] = ()) -> str | None:
+        """The same of a lesson's model, unless a lesson of its moment or of a later one is there.
+
+        So the version in use never goes back by itself, however many learners there are. Returns the name of the
+        version of that moment, whoever made it; None if there are later ones only. Versions that are ``refused``,
+        because they cannot be used, count as if they were not there.
+        """
+        with self._alone():
+            held = self.lessons(refused)
+            if held and moment <= max(held):
+                return held.get(moment)
+            return self._add(model, refused)
+
+    def lessons(self, refused: Container[str] = ()) -> dict[float, str]:
+        """Names of versions that lessons have made, by moment; the first of each counts that is not ``refused``."""
+        found: dict[float, str] = {}
+        for name in self.names():
+            if name in refused:
+                continue
+            if name not in self._moments:
+                try:
+                    self._moments[name] = self._described_moment(name)
+                except ModelError:  # it stands for nothing, and may yet be put right
+                    continue
+            moment = self._moments[name]
+            if moment is not None:
+                found.setdefault(moment, name)
+        return found
+
+    def _add(self, model: Model, refused: Container[str] = ()) -> str:
+        names = self.names()
+        same = (name for name in names if name not in refused and self._described_version(name) == model.version)
+        known = next(filter(self._is_described, same), None)
+        if known is not None:
+            return known
+        number = max((_number(name) for name in names), default=0) + 1
+        name = f"{number:04d}-{model.version}"
+        model.save(self.folder / name, like=self.folder / names[-1] if names else None)
+        return name
 
     def pin(self, name: str, who: str | None = None) -> str:
         """Use this version until it is unpinned, whatever is added; returns its name."""
@@ -206,6 +241,18 @@ class Versions:
             return known or describe_model(self.folder / name).get("version")
         except ModelError:
             return None
+
+    def _is_described(self, name: str) -> bool:
+        try:
+            return describe_model(self.folder / name).get("version") is not None
+        except ModelError:
+            return False
+
+    def _described_moment(self, name: str) -> float | None:
+        facts = describe_model(self.folder / name).get("facts")
+        lessons = facts.get("lessons") if isinstance(facts, dict) else None
+        moment = lessons.get("moment") if isinstance(lessons, dict) else None
+        return float(moment) if isinstance(moment, float | int) and abs(moment) <= MAX_NUMBER else None
 
     def _decide(self, what: str, name: str | None, who: str | None) -> None:
         before = self.choice()

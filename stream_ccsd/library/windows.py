@@ -15,6 +15,8 @@ from stream_ccsd.settings import Settings
 # Bits of a regime: what a transaction changes against the one before it.
 MERCHANT_CHANGED, CATEGORY_CHANGED = 1, 2
 REGIME_COUNT = 4
+WIDEST_CHANGE = 1e4
+"""Bandwidths that changes may be wide before features for them become absurd."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,6 +23,8 @@ from stream_ccsd.vector import exp_of_nonpositive
 _TOLERANCE = 1e-13
 _SMALLEST_TERM = 1e-3
 _REACH = float(np.sqrt(-2.0 * np.log(_TOLERANCE)))
+# Under a bandwidth for which a change takes more harmonics than this, nothing is like anything else.
+_MOST_FREQUENCIES = 1e6
 # Harmonics that are made in one pass.
 _AT_ONCE = 4
 # A product of weights below this may hold one that met the least that ``exp_of_nonpositive`` gives (3e-308).
@@ -218,12 +220,17 @@ def _compare(
     local_weights: FloatArray,
     local_exact: FloatArray,
 ) -> float:
-    """The divergence between the two laws, ``1/2 (log I_pp + log I_qq) - log I_pq``; below 0 is rounding."""
+    """The divergence between the two laws, ``1/2 (log I_pp + log I_qq) - log I_pq``; below 0 is rounding.
+
+    NaN where changes are so much wider than the bandwidth that features for them would fill the memory.
+    """
     n = len(local_y)
     largest = max(law.largest_y, local_y.max())
     step = law.step
     if largest > law.largest_y:
         step = 2.0 * np.pi / (largest / law.sigma_y + _REACH) / law.sigma_y
+    if not law.sigma_y * step * _MOST_FREQUENCIES > _REACH:
+        return np.nan
     frequencies = int(_REACH / (law.sigma_y * step)) + 1
     cosine, sine = np.empty(n), np.empty(n)
     for i in range(n):

@@ -12,8 +12,9 @@ from stream_ccsd.verdict import Verdict
 SCHEDULE = Schedule(every=10.0, delay=5.0)
 
 
-def score(time, partition=0, position=0, inputs=(1.0,)):
-    return {"time": time, "partition": partition, "position": position, "inputs": inputs}
+def score(time, partition=0, position=0, inputs=(1.0,), account="C1"):
+    place = {"partition": partition, "position": position}
+    return {**place, "id": f"t{partition}/{position}", "account": account, "time": time, "inputs": inputs}
 
 
 def verdict(time, transaction="x", account="C1", who="ann"):
@@ -67,6 +68,14 @@ def test_copies_count_once():
     assert (len(lesson.scores), [v.who for v in lesson.verdicts]) == (1, ["ann", "bob"])
     assert not agenda.enter_score(4.0, 0, score(3.0, 0, 0))
     assert not agenda.enter_verdict(verdict(4.0))
+
+
+def test_a_forged_score_at_a_place_to_come_does_not_hide_the_genuine_one():
+    agenda = Agenda(SCHEDULE, idle=100.0)
+    assert agenda.enter_score(1.0, 0, score(3.0, 0, 1, account="forged"))
+    assert agenda.enter_score(1.0, 0, score(3.0, 0, 0))
+    assert agenda.enter_score(1.0, 0, score(4.0, 0, 1))
+    assert not agenda.enter_score(1.0, 0, score(4.0, 0, 1))
 
 
 def test_verdicts_are_heard_when_their_time_has_come():
@@ -154,6 +163,8 @@ class Message:
 def test_what_is_no_verdict_says_why():
     good = b'{"transaction": "x", "account": "C1", "verdict": "fraud", "who": "ann", "time": 3}'
     assert parse_verdict(Message(good), None) == verdict(3.0)
+    assert isinstance(parse_verdict(Message(good), None, 3.0), Verdict)
+    assert parse_verdict(Message(good), None, 2.9).field == "time"  # beyond what the model is for
     bad = [
         None,
         b"",

@@ -176,6 +176,21 @@ def test_a_watch_follows_the_current_version(model, tmp_path):
     assert versions.current() == first
 
 
+def test_a_watch_refuses_a_broken_version_and_takes_the_next(model, tmp_path, caplog):
+    versions = Versions(tmp_path / "v")
+    versions.add(model)
+    watch, used = watch_of(versions.folder, model)
+    broken = versions.folder / versions.add(replace(model, threshold=8.0))
+    (broken / "laws.arrow").unlink()
+    for _ in range(3):
+        assert not asyncio.run(watch.look())
+    (reason,) = [r.reason for r in caplog.records if "not used" in r.message]
+    assert "laws.arrow" in reason
+    versions.add(replace(model, threshold=9.0))
+    assert asyncio.run(watch.look())
+    assert [m.threshold for m in used] == [9.0]
+
+
 def test_a_watch_tells_once_that_nobody_knows_the_current_version(model, tmp_path, caplog):
     versions = Versions(tmp_path / "v")
     versions.add(model)
@@ -189,3 +204,20 @@ def test_a_watch_tells_once_that_nobody_knows_the_current_version(model, tmp_pat
     versions.add(replace(model, threshold=9.0))
     assert asyncio.run(watch.look())
     assert len(used) == 1
+
+
+def test_a_watch_goes_on_without_a_model_of_wrong_contents(model, tmp_path, caplog):
+    """Its hashes are right, since whoever wrote it made them."""
+    versions = Versions(tmp_path / "v")
+    versions.add(model)
+    watch, used = watch_of(versions.folder, model)
+    astray = model.laws._replace(amount_start=model.laws.amount_start[::-1].copy())
+    versions.add(replace(model, laws=astray, threshold=model.threshold + 0.5))
+    for _ in range(2):
+        assert not asyncio.run(watch.look())
+    (told,) = (r.reason for r in caplog.records if "not used" in r.message)
+    assert "laws.arrow: amount_start: expected" in told
+    better = replace(model, threshold=model.threshold + 1.0)
+    versions.add(better)
+    assert asyncio.run(watch.look())
+    assert [m.version for m in used] == [better.version]

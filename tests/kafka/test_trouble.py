@@ -32,6 +32,7 @@ from stream_ccsd.kafka.logs import Repeats, TextFormatter
 from stream_ccsd.kafka.metrics import Metrics
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.kafka.web import Web
+from stream_ccsd.library.versions import Versions
 from tests.conftest import with_settings
 from tests.kafka.cluster import Cluster, Expectation, messages, wait_for
 from tests.kafka.test_topics import last_words
@@ -135,15 +136,22 @@ def test_a_broker_that_is_gone_for_a_while(own_broker, tmp_path, model_folder, m
         cluster.stop()
 
 
-def test_a_wish_to_stop_that_comes_early(cluster):
-    """As soon as the worker hears of signals, it ends as asked, though nothing has begun yet."""
-    for number in (signal.SIGTERM, signal.SIGINT):
-        worker = cluster.worker(f"early-{number.name}")
-        while not _catches(worker.process.pid, number):
+def test_a_wish_to_stop_that_comes_early(cluster, model, tmp_path):
+    """As soon as a worker or learner hears of signals, it ends as asked, though nothing has begun yet."""
+    versions = Versions(tmp_path / "versions")
+    versions.add(model)
+    for number, start in (
+        (signal.SIGTERM, lambda: cluster.worker("terminated")),
+        (signal.SIGINT, lambda: cluster.worker("interrupted")),
+        (signal.SIGTERM, lambda: cluster.learner("learner", versions.folder)),
+    ):
+        early = start()
+        while not _catches(early.process.pid, number):
+            assert early.process.poll() is None
             time.sleep(0.01)
-        worker.signal(number)
-        assert worker.process.wait(timeout=20) == 0
-        assert not worker.said("worker starts")
+        early.signal(number)
+        assert early.process.wait(timeout=20) == 0
+        assert not early.said()
 
 
 def _catches(pid, number):

@@ -12,6 +12,8 @@ from types import SimpleNamespace
 
 import httpx
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import RecordsToDelete
 
 from replay import database
 from replay.mirror.mirror import open_mirror
@@ -20,12 +22,14 @@ from replay.simulator import simulate
 from replay.source import ListSource
 from replay.state import StateFile
 from replay.verdicts import VerdictBook, book_beside
+from replay.watch.watched import Watched
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.messages import verdict_message
 from stream_ccsd.library.model import Model
 from stream_ccsd.library.versions import Versions
 from stream_ccsd.verdict import Verdict
-from tests.kafka.cluster import Cluster, messages, place_of, wait_for
+from tests.kafka.cluster import PARTITIONS, PATIENCE, Cluster, messages, place_of, wait_for
+from tests.kafka.test_topics import administer, make_anew
 from tests.replay.watch.browser import page_over
 
 GARBAGE = [(None, b"{"), (b"C1", b"[]"), (b"C1", b'{"id": 1}'), (b"C1", b'{"partition": 0, "position": 0}')]
@@ -193,7 +197,7 @@ def test_a_page_over_kafka_shows_alerts_and_sends_verdicts(scored, tmp_path, mod
     topic = scored.cluster.settings.verdicts
     with (
         page_over(*arguments, "--model", model_folder, "--who", "vera") as (url, _),
-        httpx.Client(base_url=url) as client,
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
     ):
         with closing(StateFile.open(scored.replay, read_only=True)) as file:
             accounts = {alert["account"] for alert in file.records.alerts()}
@@ -214,7 +218,10 @@ def test_a_page_over_kafka_shows_alerts_and_sends_verdicts(scored, tmp_path, mod
     # Opened again, over the versions that workers follow, it goes on where it was, and the verdict did not come twice.
     versions = Versions(tmp_path / "versions")
     version = versions.add(Model.load(model_folder))
-    with page_over(*arguments, "--model", versions.folder) as (url, _), httpx.Client(base_url=url) as client:
+    with (
+        page_over(*arguments, "--model", versions.folder) as (url, _),
+        httpx.Client(base_url=url, timeout=PATIENCE) as client,
+    ):
         wait_for(lambda: client.get("/queue.json").json()["total"] == len(accounts) - 1, "what is left")
         csrf = re.search('name="csrf" content="([^"]+)"', client.get("/model").text)[1]
         said, headers = {"version": version, "why": "for now"}, {"X-CSRF-Token": csrf, "Accept": "application/json"}
@@ -269,6 +276,49 @@ def test_a_mirror_waits_for_topics_and_for_its_broker(scored, own_broker, tmp_pa
     wanted, found = answers(scored.replay), answers(path)
     for name in ("alerts", "totals", "over time"):  # each account's scores were sent in two halves
         assert found[name] == wanted[name], name
+
+
+def test_what_topics_lose_is_told_by_page_and_learner(scored, tmp_path, model, model_folder, monkeypatch):
+    """Retention ahead of both, and then a topic of verdicts that is another one of the same name."""
+    monkeypatch.setattr("replay.mirror.following._LOOK", 0.5)
+    cluster, path = Cluster(scored.cluster.brokers, tmp_path, model_folder), tmp_path / "m.db"
+    scores, verdicts = cluster.settings.scores, cluster.settings.verdicts
+    early = [Verdict(f"t{number}", "C1", "fraud", "ann", 3.5) for number in range(3)]
+    late = Verdict("t9", "C1", "normal", "bob", 4.0)
+    versions = Versions(tmp_path / "versions")
+    versions.add(model)
+    try:
+        half = as_written(scored, cluster, slice(0, None, 2))
+        cluster.send([(b"C1", verdict_message(said)) for said in early], topic=verdicts)
+        with open_mirror(scored.url, config=cluster.config, state=path) as mirror:
+            wait_for(lambda: count(path) == half and said_in(path) == early, "the first half")
+        reached = [sum(r.partition == p for r in cluster.records(scores)) for p in range(PARTITIONS)]
+        as_written(scored, cluster, slice(1, None, 2))
+        gone = {TopicPartition(scores, p): RecordsToDelete(end + 10) for p, end in enumerate(reached)}
+        administer(cluster.brokers, lambda admin: admin.delete_records(gone))
+        learner = cluster.learner("learner", versions.folder, every=10, delay=7)
+        with open_mirror(scored.url, config=cluster.config, state=path) as mirror:
+            wait_for(lambda: count(path) == scored.count - 10 * PARTITIONS, "the rest")
+            caught_up(mirror)
+            with closing(Watched(path)) as watched:
+                assert watched.caught_up(30)
+                assert f"{10 * PARTITIONS} messages" in watched.trouble
+            wait_for(lambda: learner.said("ready"), "the learner", learner)
+            deleted = sum(reached) + 10 * PARTITIONS
+            assert learner.metric("stream_ccsd_learner_lost_messages_total") == deleted
+            lines = learner.said("messages were deleted before they were read: keep the topic for longer")
+            assert sum(line["messages"] for line in lines) == deleted
+            make_anew(cluster.brokers, verdicts)
+            cluster.send([(b"C1", verdict_message(late))], topic=verdicts)
+            wait_for(lambda: said_in(path) == [*early, late], "the verdict on the other topic")
+            wait_for(lambda: len(learner.said("ready")) > 1, "the learner to begin again", learner)
+            anew = "topics are others than before: all is read again, and learning goes on from the newest model"
+            assert learner.said(anew)
+            assert learner.metric("stream_ccsd_learner_topics_made_anew_total") >= 1
+        with closing(StateFile.open(path, read_only=True)) as file:
+            assert file.notes["lost"] == {scores: 10 * PARTITIONS}
+    finally:
+        cluster.stop()
 
 
 def as_written(scored, cluster, part):

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from offline.fraud.drift import CATEGORY, SHIFT_DAY
+from replay.lessons import Learning
 from replay.session import Session
 from replay.source import ListSource
 from stream_ccsd.kafka.drift import DriftWatch
@@ -19,6 +20,9 @@ from stream_ccsd.lessons.drift import Watch
 from stream_ccsd.lessons.glance import Layout
 from stream_ccsd.lessons.series import WARM_UP, Series
 from stream_ccsd.records import Origin, score_batch, score_record
+from stream_ccsd.verdict import Verdict
+
+THRESHOLD = 1.0
 
 
 def watched(model, results, batch=500):
@@ -150,6 +154,29 @@ def test_a_resumed_replay_writes_the_same_events(calm_model, dearer, tmp_path):
     assert last["complete"]
     assert last["drift"] == whole["drift"]
     assert (tmp_path / "out" / "drift.jsonl").read_bytes() == (tmp_path / "whole" / "drift.jsonl").read_bytes()
+
+
+def test_a_replay_that_learns_notices_that_more_alerts_are_fraud(calm_model, calm, tmp_path):
+    """It hears so at its lessons; one that was stopped and resumed says the same."""
+    accounts, rng = sorted({r.transaction.account for r in calm})[::3], np.random.default_rng(0)
+    some = [r.transaction for r in calm if r.transaction.account in accounts and r.transaction.time < 70.0]
+    some = [replace(t, account=f"{t.account} {t.time // 6.0}") for t in some]  # whoever is new alerts anew
+    told = [
+        Verdict(t.id, t.account, "fraud" if t.time > 60.0 and rng.random() < 0.8 else "normal", "ann", t.time)
+        for t in some
+        if rng.random() < 0.4
+    ]
+    learning = Learning(every=1.0, delay=7.0, verdicts=tuple(told))
+    source = ListSource("town", some, {})
+    begin = partial(Session, source, calm_model, threshold=THRESHOLD, learning=learning)
+    whole = begin(tmp_path / "whole").run()
+    (turned,) = [e for e in whole["drift"] if e["what"] == "precision"]
+    assert 58.0 <= turned["since"] <= 64.0
+    assert turned["before"] == 0.0
+    assert turned["after"] > 0.5
+    place, looks = tmp_path / "state.db", count()
+    begin(tmp_path / "out", state=place).run(stop=lambda: next(looks) > len(some) * 0.92, batch=700)
+    assert begin(tmp_path / "out", state=place, resume=True).run()["drift"] == whole["drift"]
 
 
 def test_a_worker_logs_and_counts(calm_model, dearer, caplog):

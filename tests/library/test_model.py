@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from stream_ccsd.engine import Engine
+from stream_ccsd.library.learnt import nothing_learnt
 from stream_ccsd.library.model import Model, ModelError
 from stream_ccsd.scores import COMPILED
 from tests.conftest import SMALL
@@ -130,6 +131,16 @@ def test_a_failing_replacement_leaves_the_old_model(model, place, monkeypatch):
         model.save(place)
     monkeypatch.undo()
     assert Model.load(place).version == model.version
+
+
+def test_arrays_of_a_model_are_of_one_kind(model):
+    """Those that can be written to are another type to the compiler, which makes all of the scoring once more."""
+    laws = model.laws._replace(tells=np.ones_like(model.laws.tells))
+    tail = model.tails["evidence"]._replace(knots=model.tails["evidence"].knots + 1.0)
+    learnt = nothing_learnt(model.settings.declared, listening=True)
+    changed = replace(model, laws=laws, tails={**model.tails, "evidence": tail}, learnt=learnt)
+    parts = (changed.laws, changed.learnt, *changed.tails.values())
+    assert not [a for part in parts for a in part if isinstance(a, np.ndarray) and a.flags.writeable]
 
 
 def test_a_place_that_cannot_be_written(model, tmp_path):

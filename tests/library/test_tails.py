@@ -7,7 +7,7 @@ from replay.simulated import town_settings
 from replay.simulator import simulate
 from stream_ccsd.engine import Engine
 from stream_ccsd.fitting import fit
-from stream_ccsd.library.tails import _thinned, fit_tail, rarity
+from stream_ccsd.library.tails import _KNOTS, _thinned, fit_tail, rarities, rarity
 from stream_ccsd.sampling import shuffled
 from stream_ccsd.settings import Settings
 
@@ -66,6 +66,34 @@ def test_equal_scores_are_as_common_as_they_are(scores, at, rate):
 
 def test_without_any_spread_rarity_stays_sane():
     assert rarity(fit_tail(np.full(100, 5.0), 0.01), 5.001) < 6
+
+
+DRAWS = {
+    "uniform": lambda rng, count: rng.random(count),
+    "rounded": lambda rng, count: np.round(rng.random(count), 5),
+    "triangular": lambda rng, count: rng.triangular(0.0, 0.5, 1.0, count),
+    "exponential": lambda rng, count: rng.exponential(size=count),
+    "heavy": lambda rng, count: rng.standard_t(3, count),
+}
+
+
+@pytest.mark.parametrize("name", DRAWS)
+def test_a_budget_holds_whatever_the_tail_is_like(name):
+    """Of draws that are like the 70,000 it was fitted on, about 1 in 1,000 is that rare, also where there is a wall."""
+    rng = np.random.default_rng(4)
+    tail = fit_tail(DRAWS[name](rng, 70_000), 0.01)
+    rare = rarities(tail, DRAWS[name](rng, 1_000_000))
+    for one_in in (200, 1000):
+        assert 0.5 < np.mean(rare >= np.log(one_in)) * one_in < 1.3, one_in
+
+
+def test_a_tail_that_only_thins_out_is_no_wall():
+    """The empirical rate of such a one would rank by the order of its last scores, and cost takeover its precision."""
+    thin = np.random.default_rng(4).triangular(0.0, 0.5, 1.0, 70_000)
+    excess = np.sort(thin)[-700:] - np.sort(thin)[-701]
+    tail = fit_tail(thin, 0.01)
+    assert len(tail.knots) <= _KNOTS
+    assert (tail.shape, tail.scale) == (0.0, pytest.approx(excess.mean()))
 
 
 # --- accounts are clusters ---------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -219,21 +220,21 @@ def test_raw_features_know_no_label_and_nothing_later(days):
 # --- nothing is known before its time ---------------------------------------------------------------------------
 
 
-def scorers(days, mode):
-    """Every scorer of the protocol by name, each with its own desk."""
+def scorers(days, mode, only=None):
+    """Every scorer of the protocol by name, or one of them, each with its own desk."""
     delay = 7.0 if mode == "all" else 12.0
-    begun = begin(days, delay, SETTINGS)
-    raw = raw_features(days, SETTINGS).to_numpy()
+    raw = cache(lambda: raw_features(days, SETTINGS).to_numpy())
 
     def learning(desk):
+        begun = begin(days, delay, SETTINGS)
         return LearningScorer(days, begun, desk, Learner(begun.model, Schedule(1.0, delay)), 1.0, first_part=True)
 
     makers = {
         "learnt": learning,
-        "boosting": lambda desk: Boosting(days, desk, raw),
-        "arf": lambda desk: Forest(days, desk, raw),
+        "boosting": lambda desk: Boosting(days, desk, raw()),
+        "arf": lambda desk: Forest(days, desk, raw()),
     }
-    for name, make in makers.items():
+    for name, make in makers.items() if only is None else [(only, makers[only])]:
         desk = Desk(days, delay, Queue(4) if mode == "alerted" else None)
         yield name, desk, make(desk)
 
@@ -246,7 +247,7 @@ def test_no_score_knows_a_label_before_its_time(days, mode):
         unknown = desk.known >= moment
         assert not isinstance(scorer, EngineScorer) or scorer.lessons > 20, name
         turned = with_labels(days, days.fraud ^ unknown)
-        other = next(made for made in scorers(turned, mode) if made[0] == name)
+        (other,) = scorers(turned, mode, name)
         after = run_days(turned, other[1], other[2])
         early = (days.time >= days.fitted_until) & (days.time < moment)
         np.testing.assert_array_equal(before[early], after[early], err_msg=name)

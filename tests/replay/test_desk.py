@@ -23,6 +23,7 @@ from replay.state import StateFile
 from replay.verdicts import VerdictBook
 from stream_ccsd.cli.main import app
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.verdict import Reached, Verdict
 
 ANN, BOB, ANN_ELSEWHERE = Person("ann", "1"), Person("bob", "2"), Person("ann", "3")
 
@@ -160,6 +161,56 @@ def test_judging_a_case_is_all_or_nothing_and_ends_the_claim(desk, records):
     with pytest.raises(StreamCcsdError, match="at least one alert"):
         desk.judge([], "fraud", "", ANN, records)
     assert desk.check().sequence == desk.refresh().sequence
+
+
+def test_what_a_verdict_costs_does_not_grow_with_those_before_it(tmp_path, monkeypatch):
+    """By one person or by many, on one transaction: in looks at verdicts, and in steps of SQLite."""
+    looks, steps = [0], [0]
+    own_hash = Verdict.__hash__
+
+    def counted(verdict):
+        looks[0] += 1
+        return own_hash(verdict)
+
+    monkeypatch.setattr(Verdict, "__hash__", counted)
+
+    def work(people, count):
+        said = [Verdict("x7", "C1", "fraud", f"p{i % people}", float(i // people), str(i)) for i in range(count)]
+        with VerdictBook.create(tmp_path / f"{people}-{count}") as book:
+            steps[0] = 0
+            book._connection.set_progress_handler(lambda: steps.__setitem__(0, steps[0] + 1), 100)
+            book.append(said)
+            book._connection.set_progress_handler(None, 0)
+        looks[0] = 0
+        with closing(Desk(tmp_path / f"{people}-{count}")) as desk:
+            assert desk.refresh().stands["C1", "x7"].label == "fraud"
+        return looks[0], steps[0]
+
+    for people in (1, 400):
+        (few_looks, few_steps), (looks_of_many, steps_of_many) = work(people, 400), work(people, 1600)
+        assert looks_of_many <= 5 * few_looks
+        assert steps_of_many <= 5 * few_steps
+
+
+def test_a_verdict_dated_far_ahead_locks_nothing(tmp_path, records):
+    """Whoever judges later overrules it, at the time of the stream, so that lessons hear it; also on another page."""
+    alert = records.highest_alerts(1)[0]
+    key, newest = (alert["account"], alert["transaction"]), records.newest_time()
+    with VerdictBook.create(tmp_path / "book") as book:
+        book.append([Verdict(key[1], key[0], "normal", "eve", newest + 3000.0)])
+    with closing(Desk(tmp_path / "book")) as desk:
+        (entry,) = desk.judge([alert], "fraud", "", ANN, records)
+        assert entry.verdict.time == newest
+        assert (desk.refresh().stands[key].label, len(desk.refresh().said[key])) == ("fraud", 2)
+        desk.reach(Reached(newest + 2999.0))
+        assert desk.refresh().stands[key].label == "fraud"
+        desk.reach(Reached(newest))  # whoever says so late
+        assert desk.refresh().reached.newest == newest + 2999.0
+        desk.reach(Reached(newest + 3001.0))
+        assert desk.refresh().stands[key].disputed  # its time has come: two disagree
+    with closing(Desk(tmp_path / "book")) as desk:  # where the stream has ended, its time never comes
+        desk.reach(Reached(newest, ended=True))
+        assert desk.refresh().stands[key].verdict == entry.verdict
 
 
 def test_what_cannot_be_sent_is_not_recorded(tmp_path, records):

@@ -376,6 +376,33 @@ def test_another_file_of_as_many_verdicts_is_another_replay(begin, stream, tmp_p
         begin(tmp_path, learning=other, resume=True).run()
 
 
+def test_a_stream_that_jumps_by_years_has_few_lessons_and_can_be_stopped_among_them(stream, town_model, tmp_path):
+    """Eight years without a transaction are no lessons; a wish to stop is heard between two, and nothing is lost."""
+    part = [t for t in stream.transactions if t.time < 25.0]
+    jumped = [replace(t, id=f"late {t.id}", time=t.time + 2900.0) for t in part[-25:]]
+    learning = replace(LEARNING, every=1.0, delay=3.0)
+
+    def run(folder, stop=lambda: False, resume=False):
+        folder.mkdir(exist_ok=True)
+        source = ListSource("town", [*part, *jumped], stream.fraud)
+        place = folder / "replay.db"
+        return Session(source, town_model, folder / "out", place, resume, learning=learning).run(stop=stop)
+
+    summary, jump = run(tmp_path / "whole"), jumped[0].time - 1.0
+    before = [moment for moment in log(tmp_path / "whole") if moment < part[-1].time]
+    among = [moment for moment in log(tmp_path / "whole") if part[-1].time <= moment < jump]
+    assert summary["lessons"]["held"] == len(log(tmp_path / "whole"))
+    assert len(before) > 15
+    assert 1 < len(among) < 10  # until silence counts for the last before the jump
+    folder = tmp_path / "stopped"
+    held = among[0]
+    note = folder / "replay.db.lessons"
+    assert not run(folder, stop=lambda: note.exists() and f'"moment": {held}, ' in note.read_text())["complete"]
+    assert max(log(folder)) == held
+    assert run(folder, resume=True)["complete"]
+    assert left(folder) == left(tmp_path / "whole")
+
+
 def test_a_paced_replay_learns_the_same(whole, begin, tmp_path):
     begin(tmp_path).run(pace=Pace(events=20_000.0))
     assert left(tmp_path) == left(whole[0])
@@ -390,13 +417,13 @@ def run(*arguments, code=0):
 def test_a_file_with_garbage_among_its_verdicts(town_file, town_folder, stream, tmp_path):
     good = [v.to_dict() for v in said(stream, 30.0, 6)]
     rows = [*good[:3], {**good[3], "verdict": "perhaps"}, {**good[4], "time": "soon"}, good[5]]
-    text = [*map(json.dumps, rows), "{no record", json.dumps({"who": "ann"})]
+    text = [*map(json.dumps, rows), "{no record", json.dumps({"who": "ann"}), json.dumps({**good[4], "time": 1e9})]
     (tmp_path / "v.jsonl").write_text("\n".join(text) + "\n")
     places = ["--out", tmp_path / "out", "--state", tmp_path / "replay.db"]
     options = ["--data", town_file, "--model", town_folder, "--verdicts", tmp_path / "v.jsonl", *places]
     done = run(*options, "--learn", "4d", "--delay", "20d", "--json", "-", code=3)
     result = json.loads(done.stdout)
-    assert (result["refused_verdicts"], result["dead_letters"]) == (4, 0)
+    assert (result["refused_verdicts"], result["dead_letters"]) == (5, 0)
     assert result["lessons"]["last"]["frauds"] == 4
     dead = [json.loads(line) for line in (tmp_path / "out" / "verdict_dead_letters.jsonl").read_text().splitlines()]
     assert [(d["line"], d["field"]) for d in dead] == [
@@ -404,10 +431,11 @@ def test_a_file_with_garbage_among_its_verdicts(town_file, town_folder, stream, 
         ("5", "time"),
         ("7", None),
         ("8", "transaction"),
+        ("9", "time"),
     ]
     assert all(d["reason"] and d["raw"] for d in dead)
     shown = run(*options, "--learn", "4d", "--delay", "20d", "--resume", code=3).output
-    assert "4 refused verdicts" in shown
+    assert "5 refused verdicts" in shown
     assert re.search(r"14 lessons: the last learnt from 4 frauds and [\d,]+ others, weighed by sum", shown)
     assert "replay.db.models" in shown
 
@@ -442,6 +470,8 @@ def test_options_that_do_not_go_together(options, why, tmp_path, monkeypatch):
         (["--learn", "often", "--delay", "3"], "--learn: expected a length of time like 7d"),
         (["--learn", "", "--delay", "3"], "--learn: expected a length of time like 7d"),
         (["--learn", "0", "--delay", "3"], "more than 0"),
+        (["--learn", "0.00001", "--delay", "3"], "is more than there can be to learn: expected"),
+        (["--learn", "1000000000", "--delay", "3"], "the first would come after"),
     ],
 )
 def test_lengths_in_a_stream_without_a_unit(options, why, stream_file, model_folder, tmp_path, monkeypatch):

@@ -27,6 +27,7 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.kafka.messages import alert_message, dead_letter, score_messages, verdict_message
 from stream_ccsd.kafka.metadata import Topic
 from stream_ccsd.kafka.settings import WorkerSettings
+from stream_ccsd.records import score_batch
 from stream_ccsd.stores import Totals
 from stream_ccsd.transaction import Refusal
 from stream_ccsd.verdict import Verdict
@@ -95,7 +96,7 @@ class Reader:
         self.file = MirrorFile.reopen(self.path)
         for name, value in self.limits.items():
             setattr(self.file, name, value)
-        self.intake = Intake(TOPICS, self.file.notes, self.file.has_alert, clock=lambda: self.now)
+        self.intake = Intake(TOPICS, self.file.notes, self.file.has_alert, self.file.has_score, clock=lambda: self.now)
         self.at = {place: self.intake.start(place) or 0 for place in self.topics.messages}
 
     def kill(self):
@@ -358,7 +359,7 @@ WRONG = {
     "account": [7, None, "\ud800"],
     "time": ["soon", True, 1e17, float("nan"), 10**400],
     "position": [1.5, 2**63, "1"],
-    "score": [None, float("inf")],
+    "score": [None, float("inf"), 2**53 + 1, -(2**60)],
     "model": [None],
 }
 
@@ -403,21 +404,98 @@ def test_ranges_are_a_set(numbers, most):
     assert {n for first, last in ranges.pairs() for n in range(first, last + 1)} == known
     assert Ranges(ranges.pairs()).pairs() == ranges.pairs()
     before = ranges.pairs()
-    ranges.close_gaps(most)
-    assert len(ranges) == min(most, len(before))
-    assert all(number in ranges for number in known)
-    assert ranges.pairs()[1:] == before[len(before) - len(ranges) + 1 :]
+    ranges.forget_lowest(most)
+    assert ranges.pairs() == before[-most:]
+    for highest in (40, 20, 0):
+        ranges.forget_above(highest)
+        kept = {n for first, last in before[-most:] for n in range(first, last + 1) if n <= highest}
+        assert {n for first, last in ranges.pairs() for n in range(first, last + 1)} == kept
 
 
 def test_what_was_seen_stays_small():
     seen = Seen()
     for number in range(0, 40_000, 2):
-        assert seen.add("a", number)
-        assert seen.add("b", number)
+        assert seen.add("a", number, 0)
+        assert seen.add("b", number, 0)
     assert sum(map(len, seen.to_dict().values())) == 4096
-    assert not seen.add("a", 39_998)
-    assert seen.add("a", 39_997)  # a gap not long ago
-    assert not seen.has("c", 1)
+    assert seen.has("a", 39_998, 0)
+    assert not seen.has("a", 39_997, 0)
+    assert not seen.has("c", 1, 0)
+    assert Seen(seen.to_dict()).has("a", 39_998, 0) is None  # after a kill
+
+
+def test_a_forged_message_at_a_place_to_come_does_not_hide_the_genuine_one(some, tmp_path):
+    """However many there are, right before it, or killed in between; copies are still copies."""
+    topics = Topics(some[:400], partitions=1)
+    own, alerts = topics.messages["s", 0], topics.messages["a", 0]
+    genuine = [m.value for m in own]
+    assert len(alerts) > 3
+    others = [{}, {"account": "forged"}]  # also in the name of the same customer
+    forged = [altered(value, id=f"forged {i}", **others[i % 2]) for i, value in enumerate(genuine)]
+    own.clear()
+    for value in forged[:20]:  # all of them ahead
+        topics.put("s", 0, value)
+    for number, value in enumerate(genuine):
+        if 100 < number < 200 and number % 7 == 0:
+            topics.put("s", 0, forged[number])
+        topics.put("s", 0, value)
+        if number % 50 == 49:
+            for copy in genuine[number - 5 : number + 1]:
+                topics.put("s", 0, copy)
+    said = [m.value for m in alerts]
+    alerts.clear()
+    for value in said:
+        topics.put("a", 0, altered(value, account="forged", transaction="f", id="f" + json.loads(value)["id"]))
+        topics.put("a", 0, value)
+    reader = Reader(tmp_path / "m.db", topics)
+    for count in (20, 10):
+        reader.read(("s", 0), count)
+        reader.write()
+        reader.kill()
+    reader.finish()
+    rows = [row for batch in reader.file.records.score_batches() for row in batch.to_pylist()]
+    found = [row["id"] for row in rows if "forged" not in row["id"]]
+    assert sorted(found) == sorted(json.loads(value)["id"] for value in genuine)
+    shown = [json.loads(line) for line in reader.file.records.alert_lines()]
+    by_id = {row["position"]: row["id"] for row in rows}
+    ids = {json.loads(value)["id"] for value in said}
+    assert {a["id"] for a in shown if a["account"] != "forged"} == ids
+    for alert in shown:  # a forged alert is no genuine score's
+        if alert["account"] != "forged":
+            assert by_id[alert["position"]] == alert["transaction"]
+
+
+@given(
+    name=st.sampled_from(["time", "amount", "evidence", "takeover", "score", "maximum", "position", "partition"]),
+    value=st.integers() | st.integers(2**52, 2**54) | st.integers(2**62, 2**64) | st.floats() | st.none(),
+    large=st.floats() | st.integers(),
+)
+def test_what_passes_as_a_score_can_be_stored(topics, name, value, large):
+    """Whole numbers beyond 2^53 are none that a column can hold, and inputs are of single precision."""
+    for changes in ({name: value}, {"inputs": [large]}, {"fields": {"x": large}}):
+        record = parse_score(altered(topics.scores[0], **changes))
+        if record is not None:
+            score_batch([record])
+
+
+def test_a_message_that_cannot_be_stored_is_set_aside(handed, topics, tmp_path, monkeypatch):
+    """Whatever the check lets through: the page goes on with all others, and says what is wrong with that one."""
+    monkeypatch.setattr("replay.mirror.messages._EXACT", 2**60)
+    path = tmp_path / "m.db"
+    values = [v for v in topics.scores if not json.loads(v)["alert"]][:30]
+    bad = altered(values[7], amount=2**53 + 1)
+    sent = [*values[:7], bad, *values[8:]]
+    handed.keeping = [message("scores", i, v) for i, v in enumerate(sent)]
+    with Mirror(handed, Sent(), path, None) as mirror:
+        until(lambda: handed._file.position == len(sent))
+        assert (mirror.status()["state"], mirror.status()["error"]) == ("following", None)
+    with closing(StateFile.open(path, read_only=True)) as file:
+        ids = [row["id"] for batch in file.records.score_batches() for row in batch.to_pylist()]
+        assert sorted(ids) == sorted(json.loads(v)["id"] for v in sent if v is not bad)
+        (letter,) = file.records.dead_letters()
+        assert (letter["line"], letter["kind"]) == ("scores/0/7", "internal error")
+        assert "ArrowInvalid" in letter["reason"]
+        assert json.loads(letter["raw"])["id"] == json.loads(bad)["id"]
 
 
 def test_another_file_is_refused(tmp_path):
@@ -469,6 +547,8 @@ def test_after_a_kill_only_alerts_that_waited_are_read_again(topics):
     notes = {"offsets": {"a": {"0": 5}}, "open": {"a": {"0": [2]}}}
     intake = Intake(TOPICS, notes)
     assert intake.start(("a", 0)) == 2
+    assert intake.missed(("a", 0), 2, 9) == 1 + 4
+    assert intake.missed(("a", 0), 3, 9) == intake.missed(("a", 0), 5, 9) == 4
     for offset, value in enumerate(topics.alerts[:7]):
         said = intake.to_notes()
         waiting = [o for o in (2, 5, 6) if o < max(offset, 5)]
@@ -483,6 +563,7 @@ class Handed(Following):
     def __init__(self, path):
         super().__init__(WorkerSettings.load({"broker": "kafka://b:1"}), path, 1000, 100, None)
         self.handed, self.topics = [], {}
+        self.keeping = []  # what a topic keeps: read from where the file stopped, as often as needed
 
     @asynccontextmanager
     async def _consumer(self):
@@ -494,6 +575,8 @@ class Handed(Following):
             found = self.handed.pop(0)
             if isinstance(found, BaseException):
                 raise found
+            self._intake.take(found)
+        for found in self.keeping:
             self._intake.take(found)
 
 

@@ -32,7 +32,7 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.library.model import Model
 from stream_ccsd.records import json_schemas
 from stream_ccsd.transaction import Refusal, Transaction
-from stream_ccsd.verdict import Verdict, standing
+from stream_ccsd.verdict import Verdict
 
 ANN = Verdict("x7", "C1", "fraud", "ann", 12.0, "card lost")
 BOB = Verdict("x7", "C1", "normal", "bob", 13.0)
@@ -64,7 +64,7 @@ def test_what_is_recorded_can_be_read_again(book, path):
         assert [*reader.entries()] == [*added, *reader.entries(after=4)]
         assert [entry.verdict for entry in reader.of("C1", "x7")] == [ANN, BOB]
         assert reader.of("C1", "x8") == []
-        assert reader.standing("C1", "x7") == standing([ANN, BOB])
+        assert reader.standing("C1", "x7").sides == {"fraud": ["ann"], "normal": ["bob"]}
         assert reader.standing("C1", "x8") is None
         assert [*reader.history()] == [("C1", "x7"), ("C0", "t0"), ("C1", "t1"), ("C2", "t2")]
         assert [*reader.history(account="C1")] == [("C1", "x7"), ("C1", "t1")]
@@ -417,7 +417,12 @@ def test_overruling_and_returning_while_the_stream_stands_still(state, alerts):
     assert as_json(*other, "fraud", "--at", 1000)["disputed"]
     assert not as_json(*other, "normal", "--at", 1001)["disputed"]
     assert "it was overruled since: give a later --at" in error(*other, "fraud", "--at", 1000)
-    assert as_json(*other[:-2], "fraud")["entry"]["time"] == 1001  # never before the verdicts that are there
+    entry = as_json(*other[:-2], "fraud")["entry"]
+    assert entry["time"] == pytest.approx(result["entry"]["time"])  # nothing inherits a time that is yet to come
+    with closing(StateFile.open(state, read_only=True)) as file:
+        assert entry["time"] == pytest.approx(file.records.newest_time())
+        horizon = file.notes["latest_time"]
+    assert "is it a mistake?" in error(*other, "fraud", "--at", horizon + 1.0)
 
 
 def test_a_dispute_and_how_it_is_settled(state, alerts):

@@ -13,7 +13,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from replay.watch.doors.access import Access, Identity
-from replay.watch.doors.limits import Buckets, Limits, by_address, limited_body, too_many
+from replay.watch.doors.limits import Buckets, Limits, WrongTokens, by_address, limited_body
 from replay.watch.doors.sessions import Sessions
 from replay.watch.errors import RefusedError
 
@@ -84,10 +84,12 @@ class Shield:
 class Gate:
     """Behind the shield: decides who asks and whether that is answered; ``scope["state"]["identity"]`` is who."""
 
-    def __init__(self, app: ASGIApp, access: Access, sessions: Sessions, limits: Limits, cookie: str) -> None:
+    def __init__(
+        self, app: ASGIApp, access: Access, sessions: Sessions, limits: Limits, cookie: str, wrong: WrongTokens
+    ) -> None:
         self._app, self._access, self._sessions, self._limits, self._cookie = app, access, sessions, limits, cookie
+        self._wrong = wrong
         self._requests = Buckets(limits.requests_per_second, limits.requests_at_once)
-        self._logins = Buckets(limits.logins_per_minute / 60, limits.logins_at_once)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or refuse to."""
@@ -100,14 +102,11 @@ class Gate:
         access.check_direct(connection)
         receive = limited_body(scope, receive, self._limits.body)
         address = by_address(access.address_of(connection))
-        if scope["path"] == "/login" and scope["method"] == "POST":
-            self._check_login_rate(address, takes=True)
         access.check_origin(connection)
         identity = self._identity(connection, address)
         known = identity is not None and (access.login or access.header is not None)
         name = f"person {identity.who}" if known and identity is not None else f"address {address}"
-        if (seconds := self._requests.take(name)) > 0:
-            raise too_many(seconds)
+        self._requests.spend(name)
         is_page = _is_page(scope)
         if is_page and (identity is None or identity.session is None) and _from_elsewhere(connection):
             await _bounced(connection)(scope, receive, send)
@@ -148,19 +147,13 @@ class Gate:
 
     def _script(self, token: str, address: str) -> Identity:
         """Whoever shows a token with the request itself; wrong ones count as attempts to log in."""
-        self._check_login_rate(address, takes=False)
         assert self._access.users is not None
         person = self._access.users.by_token(token)
         role = None if person is None else self._access.role_of(person.name)
         if person is None or role is None:
-            self._logins.take(address)
+            self._wrong.count(address)
             raise RefusedError(401, "this token is nobody's", {"WWW-Authenticate": "Bearer"})
         return Identity(person.name, role, None, is_script=True)
-
-    def _check_login_rate(self, address: str, takes: bool) -> None:
-        seconds = self._logins.take(address) if takes else self._logins.wait(address)
-        if seconds > 0:
-            raise too_many(seconds, "too many attempts to log in")
 
 
 def cookie_text(name: str, value: str, secure: bool) -> str:

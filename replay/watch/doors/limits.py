@@ -25,12 +25,15 @@ class Limits:
 
     requests_per_second: float = 50.0
     requests_at_once: float = 300.0
-    logins_per_minute: float = 6.0
-    logins_at_once: float = 10.0
+    wrong_tokens_per_minute: float = 6.0
+    wrong_tokens_at_once: float = 10.0
     body: int = 64 * 1024
     body_seconds: float = 20.0
     streams_a_session: int = 8
     streams: int = 200
+    connections: int = 1000
+    # More than all streams together: people may come through one address that is not known as a proxy.
+    connections_an_address: int = 250
 
 
 class Buckets:
@@ -39,10 +42,6 @@ class Buckets:
     def __init__(self, rate: float, size: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._rate, self._size, self._clock = rate, size, clock
         self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when they were counted
-
-    def wait(self, name: str) -> float:
-        """Seconds until there is a token; 0: there is one now."""
-        return max(0.0, (1.0 - self._now(name)) / self._rate)
 
     def take(self, name: str) -> float:
         """Take a token, or say how many seconds it takes until there is one."""
@@ -55,15 +54,42 @@ class Buckets:
             self._left.popitem(last=False)
         return 0.0
 
+    def spend(self, name: str, said: str = "too many requests at once") -> None:
+        """Take a token.
+
+        Raises
+        ------
+        RefusedError
+            If there is none; it says when there will be.
+        """
+        if (seconds := self.take(name)) > 0:
+            wait = max(1, math.ceil(seconds))
+            raise RefusedError(429, f"{said}: wait {wait} s, then try again", {"Retry-After": str(wait)})
+
     def _now(self, name: str) -> float:
         left, counted = self._left.get(name, (self._size, self._clock()))
         return min(self._size, left + (self._clock() - counted) * self._rate)
 
 
-def too_many(seconds: float, said: str = "too many requests at once") -> RefusedError:
-    """The answer to whoever has no token left."""
-    wait = max(1, math.ceil(seconds))
-    return RefusedError(429, f"{said}: wait {wait} s, then try again", {"Retry-After": str(wait)})
+class WrongTokens:
+    """Tokens that are nobody's, by the address they came from. Right ones are not counted, and never refused.
+
+    To refuse right ones would let anybody lock out all who come from the same address; and tokens are too long to be
+    guessed, however often it is tried.
+    """
+
+    def __init__(self, limits: Limits) -> None:
+        self._left = Buckets(limits.wrong_tokens_per_minute / 60, limits.wrong_tokens_at_once)
+
+    def count(self, address: str) -> None:
+        """One more.
+
+        Raises
+        ------
+        RefusedError
+            If there were too many lately.
+        """
+        self._left.spend(address, "too many attempts to log in")
 
 
 def by_address(address: str) -> str:

@@ -102,9 +102,10 @@ def _said(known: Known, entries: list[Entry]) -> list[dict[str, Any]]:
     """Verdicts on one transaction, in the order they were recorded, and which of them counts."""
     if not entries:
         return []
-    stands = known.desk.refresh().stands[entries[0].verdict.key]
+    stands = known.desk.refresh().stands.get(entries[0].verdict.key)
+    latest = None if stands is None else stands.verdict
     return [
-        entry.to_dict() | {"when": known.when(entry.verdict.time), "counts": entry.verdict == stands.verdict}
+        entry.to_dict() | {"when": known.when(entry.verdict.time), "counts": entry.verdict == latest}
         for entry in entries
     ]
 

@@ -4,7 +4,10 @@ import math
 import random
 from typing import Any
 
+from replay.watch.reviewing import differs
 from stream_ccsd.calendar import Calendar, parse_moment
+from stream_ccsd.lessons.reviewers import standing_out
+from stream_ccsd.verdict import Verdict
 
 CALENDAR = Calendar("days", parse_moment("2026-01-05"))
 THRESHOLD = 6.91
@@ -386,7 +389,18 @@ def audit() -> Dict:
         }
         for n in range(56, 36, -1)
     ]
-    return {"entries": entries, "whole": True, "checked": 56, "head": entries[0]["hash"], "before": 37}
+    chain = {"entries": entries, "whole": True, "checked": 56, "head": entries[0]["hash"], "before": 37}
+    return chain | {"people": 61, "reviewers": _reviewers()}
+
+
+def _reviewers() -> list[Dict]:
+    """Eve says fraud far too often, and against the others, who do as people do."""
+    said = (
+        Verdict(f"t{n}", "c00001", "fraud" if n % often == 0 else "normal", who, 1.0)
+        for who, first, often in (("tom", 0, 10), ("bea", 100, 10), ("cem", 200, 10), ("dee", 300, 10), ("eve", 310, 2))
+        for n in range(first, first + (60 if who == "eve" else 200))
+    )
+    return [one.to_dict() | {"differs": differs(one)} for one in standing_out(said)]
 
 
 def bare() -> dict[str, Dict]:
@@ -424,7 +438,7 @@ def bare() -> dict[str, Dict]:
         | {"curve": [], "changes": [], "suppressions": [], "days": None, "rate": None, "judged": nobody}
         | {"known_from": None, "reasons": []},
         "model": model() | {"versions": [], "weeks": [], "fields": [], "challenger": None, "drift": []},
-        "audit": audit() | {"entries": [], "checked": 0, "head": None, "before": None},
+        "audit": audit() | {"entries": [], "checked": 0, "head": None, "before": None} | {"people": 0, "reviewers": []},
     }
 
 

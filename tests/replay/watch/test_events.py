@@ -8,7 +8,6 @@ import time
 import httpx
 import pytest
 
-from replay.watch import serving
 from replay.watch.doors.access import Access
 from replay.watch.doors.limits import Limits
 from tests.replay.watch.fake import TOKENS, Stream, app_of, client_of, csrf_of, log_in, people, served
@@ -288,13 +287,3 @@ def test_the_server_ends_with_a_reader_that_does_not_read(stream):
 
 def test_a_head_has_no_stream(stream):
     assert client_of(stream).head("/events").status_code == 200
-
-
-def test_who_connects_and_says_nothing_keeps_nobody_out(monkeypatch):
-    monkeypatch.setattr(serving, "_PATIENCE", 0.3)
-    with served(app_of(Stream())) as (client, address, _, _):
-        for said in (b"", b"GET /now HTTP/1.1\r\nHost: "):
-            with socket.create_connection(address, 10) as silent:
-                silent.sendall(said)
-                assert silent.recv(100) == b""
-        assert client.get("/healthz").status_code == 200

@@ -141,6 +141,18 @@ def test_a_broken_chain_is_said_loudly():
     assert 'role="alert"' in text
 
 
+def test_whose_verdicts_stand_out_is_said_in_counts():
+    plain = " ".join(re.sub(r"<[^>]+>", " ", PAGES["audit"]).split())
+    assert "eve says fraud more often than others: 30 of 60 (50%), others 50 of 500 (10%)" in plain
+    assert "eve contradicts most others" in plain
+    assert PAGES["audit"].count(">stands out</span>") == 1
+    assert "5 of 61 people are shown" in plain
+    page = samples.audit()
+    calm = page | {"people": 1, "reviewers": [one | {"stands_out": False} for one in page["reviewers"][:1]]}
+    assert "Nobody&#39;s" in gallery.rendered("audit", calm) or "Nobody's" in gallery.rendered("audit", calm)
+    assert "being compared" in gallery.rendered("audit", page | {"people": None, "reviewers": []})
+
+
 def test_the_script_sets_markup_only_from_our_own_parts():
     script = (gallery.HERE / "static" / "page.js").read_text(encoding="utf-8")
     assert script.count("innerHTML") == 1

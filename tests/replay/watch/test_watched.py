@@ -15,6 +15,7 @@ from replay.desk import Desk, Person
 from replay.session import Session
 from replay.source import ListSource
 from replay.state import StateFile
+from replay.verdicts import VerdictBook
 from replay.watch import follower
 from replay.watch.errors import NotFoundError
 from replay.watch.reading import StateReader
@@ -22,6 +23,7 @@ from replay.watch.views import tune as tune_view
 from replay.watch.watched import Watched
 from stream_ccsd.alert.threshold import threshold_by_budget
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.verdict import Verdict
 
 WHO, SEAT = "ann", "1"
 
@@ -380,6 +382,26 @@ def test_the_audit_page_finds_a_line_that_was_changed(watched, state, alerts):
     found = look(watched, "audit")
     assert found["whole"] is False
     assert "line 1 is not what was recorded" in found["problem"]
+
+
+def test_the_audit_page_says_whose_verdicts_stand_out(watched, state):
+    assert (look(watched, "audit")["people"], look(watched, "audit")["reviewers"]) == (0, [])
+    with closing(VerdictBook.open(book_beside(state))) as book:
+        for who, first, last, often in (
+            ("ann", 0, 150, 10),
+            ("bob", 150, 300, 10),
+            ("eve", 300, 360, 2),
+            ("few", 1, 10, 100),
+        ):
+            found = ["normal" if n % often else "fraud" for n in range(first, last)]
+            book.append(Verdict(f"t{first + n}", "c", finding, who, 1.0) for n, finding in enumerate(found))
+    watched._reviewing._due = 0.0
+    page = look(watched, "audit")
+    assert page["people"] == 4
+    by_name = {one["who"]: one for one in page["reviewers"]}
+    assert [who for who, one in by_name.items() if one["stands_out"]] == ["eve"] == list(by_name)[:1]
+    assert by_name["few"]["judged"] == 9
+    assert by_name["eve"]["differs"][0].startswith("says fraud more often than others: 30 of 60 (50%), others 3")
 
 
 def test_odd_numbers_in_a_query_are_no_fault(watched):
