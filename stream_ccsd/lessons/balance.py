@@ -2,9 +2,9 @@
 
 Somebody who calls half of a merchant's payments fraud, by mistake or on purpose, would teach a model that the merchant
 is fraudulent, and with it the amounts and hours of its customers. So of the frauds that one person alone has found at a
-merchant there count no more than that person found elsewhere, or three times what others found there, and always the
-first five. The rest waits until others find fraud there, too, or agree; and what was learnt is taken back, should it
-turn out to be too much.
+merchant there count no more than that person alone found elsewhere, or than others found there, and always the first
+five. The rest waits until others find fraud there, too, or agree; and what was learnt is taken back, should it turn out
+to be too much.
 
 Chargebacks and labels are nobody's opinion: they are not bounded. Nor is whoever is the only one to judge, or fraud
 that is all at one merchant: there is nothing to compare with.
@@ -22,14 +22,11 @@ from stream_ccsd.verdict import Standing
 
 ALWAYS = 5
 """Frauds of one person at a merchant that count whatever else was found."""
-TIMES = 3
-"""What one person may find there, as a multiple of what others found."""
 
 
 class _Found(NamedTuple):
-    who: str
+    who: str | None  # nobody, where several say so, or it is a chargeback
     merchant: int
-    alone: bool  # nobody else says so
     unasked: bool  # a chargeback or a label: nobody had to look at an alert
 
 
@@ -44,8 +41,8 @@ class Balance:
         if said.label != "fraud":
             self._found.pop(key, None)
             return
-        alone = not said.unasked and len(said.sides["fraud"]) == 1
-        self._found[key] = _Found(said.verdict.who, merchant, alone, said.unasked)
+        who = said.sides["fraud"]
+        self._found[key] = _Found(who[0] if len(who) == 1 and not said.unasked else None, merchant, said.unasked)
 
     def keep_only(self, remembered: AnyArray) -> set[int]:
         """Forget all others; returns which."""
@@ -58,15 +55,15 @@ class Balance:
     def outweighed(self) -> set[int]:
         """Frauds that do not count: of each person's at a merchant, those that were told last."""
         there: Counter[int] = Counter(f.merchant for f in self._found.values())
-        of: Counter[str] = Counter(f.who for f in self._found.values())
-        own: Counter[tuple[str, int]] = Counter((f.who, f.merchant) for f in self._found.values())
+        of = Counter(f.who for f in self._found.values())
+        own = Counter((f.who, f.merchant) for f in self._found.values())
         counted: Counter[tuple[str, int]] = Counter()
         beyond = set()
         for key, found in self._found.items():
-            if len(self._found) in (of[found.who], there[found.merchant]) or not found.alone:
+            if found.who is None or len(self._found) in (of[found.who], there[found.merchant]):
                 continue
             place = found.who, found.merchant
-            most = max(ALWAYS, of[found.who] - own[place], TIMES * (there[found.merchant] - own[place]))
+            most = max(ALWAYS, of[found.who] - own[place], there[found.merchant] - own[place])
             if counted[place] >= most:
                 beyond.add(key)
             counted[place] += 1

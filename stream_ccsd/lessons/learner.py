@@ -145,8 +145,8 @@ class Learner:
             learnt = learnt._replace(weights=weighing.weights, **weighing.trees._asdict())
             facts = measured(weighing)
         tail = self.model.tails["evidence"]
-        if shares and not told:
-            past = self._settled(moment, kept)
+        past = self._settled(moment, kept)
+        if shares and not told and len(past.weight) >= _FEWEST_NORMALS:
             evidence = evidence_by(learnt, past.rows.inputs.astype(float), int(learnt.term_of.max()) + 1)
             tail = tail_by_shares(evidence, past.weight, shares)
         elif told and measurable and (weighing is not None or not len(learnt.roots)):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -181,6 +182,10 @@ def check_description(described: Mapping[str, Any]) -> None:
         part.require(isinstance(said, dict), f"facts {name}", f"names with values, got {_short(said)}")
         counts = ("number", "frauds", "others", "weighed_at") if name == "lessons" else ("times", "transactions")
         _check_facts(f"facts {name}", said, counts, ("moment", "until"))
+    shares = facts.get("lessons", {}).get("shares", [])
+    numbers = isinstance(shares, list) and all(isinstance(s, float) and 0.0 <= s <= _NATS for s in shares)
+    rising = numbers and all(a <= b for a, b in pairwise(shares))
+    part.require(rising, "facts lessons: shares", f"rising numbers of nats, got {_short(shares)}")
     part.require("library_windows" in facts, "facts", "the number of library_windows")
 
 

@@ -90,6 +90,19 @@ def test_few_verdicts_leave_the_plain_sum(term):
         assert m.facts["lessons"]["weighed_by"] == SUM
 
 
+def test_weights_are_learnt_again_when_frauds_fell_and_rose(town, verdicts):
+    """Overruled for a day: the weights that are learnt afterwards are of what is known then, not a week later."""
+    model, stream, _ = town
+    labels = [replace(v, source="label") for v in verdicts if v.time < 20.0]
+    doubted = [replace(v, who=who, time=20.5) for v in labels[20:] for who in ("ann", "bob")]
+    heard = [*labels, *(replace(v, verdict="normal") for v in doubted), *(replace(v, time=21.5) for v in doubted)]
+    term = hold(model, DAILY, [t for t in stream if t.time < 23.0], heard)
+    facts = {moment: term.models[moment].facts["lessons"] for moment in (20.0, 21.0, 22.0)}
+    assert [f["weighed_by"] == SUM for f in facts.values()] == [False, True, False]
+    assert 30 <= facts[22.0]["frauds"] < 1.5 * facts[20.0]["weighed_at"]
+    assert facts[22.0]["number"] % 7  # not a lesson that would have learnt them anyway
+
+
 def test_the_same_again(town, verdicts):
     """To the bit, whoever arrives first and however many results come at once."""
     model, stream, heard = early(town, verdicts)
@@ -208,11 +221,6 @@ def test_what_one_person_says_of_a_merchant_has_a_bounded_weight(town, term, ver
     misled = hold(model, DAILY, stream, [*verdicts, *lies])
     assert misled.learner.model.facts["lessons"]["outweighed"] > 0
     assert precision(misled.results, fraud, LATER) > precision(term.results, fraud, LATER) - 0.05
-    # Whoever agrees makes it count, and so does a chargeback.
-    agreed = hold(model, DAILY, stream, [*verdicts, *lies, *(replace(v, who="eve") for v in lies)])
-    assert agreed.learner.model.facts["lessons"]["outweighed"] == 0
-    counted = [t.learner.model.facts["lessons"]["frauds"] for t in (agreed, misled, term)]
-    assert counted[0] > counted[1] + 100 > counted[2]
 
 
 def record(model, value, field=2):

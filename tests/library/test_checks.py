@@ -186,6 +186,8 @@ def test_an_array_that_compiled_code_would_be_led_astray_by(whole, tmp_path, par
         ({"facts": {"library_windows": 1, "transactions": []}}, r"facts: transactions: expected a whole number"),
         ({"facts": {"library_windows": 1, "last_time": "x"}}, r"facts: last_time: expected a number"),
         ({"facts": {"library_windows": 1, "lessons": {"weighed_at": "x"}}}, r"facts lessons: weighed_at: expected"),
+        ({"facts": {"library_windows": 1, "lessons": {"shares": [1.0, 0.5]}}}, r"lessons: shares: expected rising"),
+        ({"facts": {"library_windows": 1, "lessons": {"shares": ["x"]}}}, r"lessons: shares: expected rising"),
         ({"facts": {}}, r"facts: expected the number of library_windows"),
         ({"fingerprint": 3}, r"model\.json: fingerprint: expected a text"),
         ({"tails": {"evidence": 3}}, "not a complete model"),
