@@ -24,7 +24,7 @@ COMMANDS = (
     "replay --customers 30 --days 60 --learn weekly --adapt --verdicts-from fraud --out {folder}/out",
     "budget --state {folder}/town.db",
 )
-SHIP = "import sys; from pathlib import Path; from stream_ccsd.compiling import ship_kernels; "
+SHIP = "import sys; from pathlib import Path; from stream_ccsd.numerics.compiling import ship_kernels; "
 SHIP += "print(ship_kernels(Path(sys.argv[1]), Path(sys.argv[2])), 'compiled functions')"
 
 

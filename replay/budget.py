@@ -10,12 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from replay.store import SqliteRecords
-from stream_ccsd.alert.policy import ALERTED, Policy, decide
-from stream_ccsd.alert.threshold import threshold_by_budget
+from replay.state.records import SqliteRecords
+from stream_ccsd.alerts.policy import ALERTED, Policy, decide, threshold_by_budget
 from stream_ccsd.calendar import Calendar
-from stream_ccsd.compiling import compiled
-from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray, IntArray
+from stream_ccsd.numerics.compiling import compiled
 
 RATES = (1e-2, 5e-3, 2e-3, 1e-3, 5e-4, 2e-4, 1e-4, 5e-5, 2e-5, 1e-5)
 """Budgets that are tried, besides that of the replay: shares of normal transactions."""
@@ -25,7 +24,7 @@ _COLUMNS = ("account", "time", "amount", "score", "label")
 
 
 @dataclass(frozen=True, eq=False)
-class Scored:
+class RecordedScores:
     """Scored transactions in order, as columns; accounts are numbers."""
 
     account: IntArray
@@ -40,7 +39,7 @@ class Scored:
         return int(self.account.max()) + 1 if len(self.account) else 0
 
     @classmethod
-    def of(cls, batches: Iterator[pa.RecordBatch]) -> Scored:
+    def of(cls, batches: Iterator[pa.RecordBatch]) -> RecordedScores:
         """All of a replay."""
         chosen = [batch.select(_COLUMNS) for batch in batches]
         if not chosen:
@@ -55,7 +54,7 @@ class Scored:
 def budgets(records: SqliteRecords, rates: Sequence[float] = RATES) -> dict[str, Any]:
     """For each budget and that of the replay: alerts, their share, and with labels precision, recall and money."""
     with records.at_one_moment():
-        seen = Scored.of(records.score_batches())
+        seen = RecordedScores.of(records.score_batches())
     policy = Policy(**records.facts["policy"])
     day = Calendar.from_dict(records.facts["calendar"]).of_days(1.0)
     span = float(np.ptp(seen.time)) if len(seen.time) else 0.0
@@ -78,14 +77,14 @@ def budgets(records: SqliteRecords, rates: Sequence[float] = RATES) -> dict[str,
     }
 
 
-def would_alert(seen: Scored, policy: Policy) -> IntArray:
+def would_alert(seen: RecordedScores, policy: Policy) -> IntArray:
     """Which of these transactions would have been alerts, by their places; the others may as well be missing."""
     high = np.flatnonzero(seen.score >= policy.threshold)  # no other can be an alert
     standing = np.zeros(seen.accounts, _STANDING)
     return high[_alerted(policy, seen.account[high], seen.score[high], seen.time[high], standing)]
 
 
-def _outcome(seen: Scored, policy: Policy, days: float | None) -> dict[str, Any]:
+def _outcome(seen: RecordedScores, policy: Policy, days: float | None) -> dict[str, Any]:
     raised = would_alert(seen, policy)
     outcome: dict[str, Any] = {
         "alerts": len(raised),
@@ -97,7 +96,7 @@ def _outcome(seen: Scored, policy: Policy, days: float | None) -> dict[str, Any]
     return outcome
 
 
-def against_labels(seen: Scored, raised: IntArray) -> dict[str, Any]:
+def against_labels(seen: RecordedScores, raised: IntArray) -> dict[str, Any]:
     """As a summary counts: an account is caught by an alert from its first fraud on, and false with others only."""
     frauds, never, accounts = np.flatnonzero(seen.fraud), len(seen.time), seen.accounts
     first_fraud = np.full(accounts, never)

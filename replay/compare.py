@@ -19,7 +19,7 @@ from scipy.stats import binomtest
 
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray, IntArray
 from stream_ccsd.stores import Record, RecordStore
 from stream_ccsd.verdict import ANY_TIME, Reached, Verdict, by_transaction
 
@@ -72,7 +72,7 @@ def recorded_labels(records: ScoredStore) -> Standings | None:
     return (lambda account, transaction: "fraud" if (account, transaction) in frauds else "normal") if frauds else None
 
 
-def standings_of(verdicts: Iterable[Verdict], reached: Reached = ANY_TIME) -> Standings:
+def effective_verdicts_of(verdicts: Iterable[Verdict], reached: Reached = ANY_TIME) -> Standings:
     """What counts of verdicts in the order of their arrival; a dispute is no verdict until it is settled."""
     stands = {key: reached.standing(own) for key, own in by_transaction(verdicts).items()}
     found = {key: None if stood is None else stood.label for key, stood in stands.items()}

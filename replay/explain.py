@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from stream_ccsd.calendar import Calendar
+from stream_ccsd.cli.report import BLUE, GREY, RED, along_time, axes, drawn
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.page import BLUE, GREY, RED, along_time, axes, drawn
+from stream_ccsd.files import write_whole
 from stream_ccsd.stores import Record, RecordStore
-from stream_ccsd.writing import write_whole
 
 KINDS = ("png", "svg", "pdf")
 """What a picture can be, by the ending of its name."""

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from stream_ccsd.engine import Engine
     from stream_ccsd.errors import StreamCcsdError
     from stream_ccsd.fitting import fit
-    from stream_ccsd.library.model import Model
+    from stream_ccsd.model.model import Model
     from stream_ccsd.result import Result
     from stream_ccsd.settings import Settings
     from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError

@@ -24,24 +24,32 @@ from typing import Any
 
 import numpy as np
 
-from stream_ccsd.account import AccountCodec, StateError
-from stream_ccsd.alert.policy import ALERTED, HELD_BACK, QUIET, build_policy
-from stream_ccsd.alert.reasons import Alert, make_alert
-from stream_ccsd.alert.threshold import checked_threshold
-from stream_ccsd.batch import DIFFERENT, FORGOTTEN, PACKED_EVENT, STATUSES, TOO_LATE, Accounts, Batch, answers
+from stream_ccsd.account import (
+    DIFFERENT,
+    FORGOTTEN,
+    PACKED_EVENT,
+    STATUSES,
+    TOO_LATE,
+    AccountCodec,
+    Accounts,
+    Batch,
+    StateError,
+    answers,
+)
+from stream_ccsd.alerts.alert import Alert, make_alert
+from stream_ccsd.alerts.policy import ALERTED, HELD_BACK, QUIET, build_policy, checked_threshold
+from stream_ccsd.divergence.window_score import build_change_density
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.library.learnt import input_names, nothing_learnt, term_names
-from stream_ccsd.library.model import Model
-from stream_ccsd.library.tails import rarities
-from stream_ccsd.numeric import AnyArray, FloatArray, read_only
+from stream_ccsd.evidence.profile import decay_by_lag
+from stream_ccsd.evidence.supervised import input_names, term_names, unsupervised
+from stream_ccsd.model.calibration import rarities
+from stream_ccsd.model.model import Model
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray, read_only
 from stream_ccsd.result import Result
-from stream_ccsd.score.divergence import build_change_law
-from stream_ccsd.score.habits import decay_by_lag
+from stream_ccsd.runtime.step import CompiledModel, Workspace, make_scoring_context, run
 from stream_ccsd.scores import COMPILED, FUSED, Score, score_names, scores
-from stream_ccsd.status import Status
-from stream_ccsd.step import CompiledModel, Workspace, make_machine, run
 from stream_ccsd.stores import AccountStates, account_states
-from stream_ccsd.transaction import Transaction, category_value, identity, misfit, number_value, unsound
+from stream_ccsd.transaction import Status, Transaction, category_value, identity, misfit, number_value, unsound
 
 # Events that are in working memory at once, whatever the size of a batch.
 _CHUNK = 2000
@@ -165,7 +173,7 @@ class Engine:
         inputs = len(self._inputs) if self._inputs else 0
         self._batch = Batch.of(batch, len(self._terms), len(self._categories), len(self._numbers), inputs)
         accounts = Accounts(slab.records, slab.histories, slab.named, slab.views)
-        self._machine = make_machine(self._compiled, self._work, accounts, self._batch)
+        self._machine = make_scoring_context(self._compiled, self._work, accounts, self._batch)
 
     def _load(self, batch: Sequence[Transaction], changed: dict[str, bytes]) -> dict[int, _Refused]:
         """Bring the accounts of a batch into working memory; returns which events are refused, and why."""
@@ -342,9 +350,9 @@ def compile_model(model: Model, threshold: float | None = None, explore: float |
     joining = [i for i, s in enumerate(COMPILED) if (s.joins_alert if on == FUSED else s.name == on)]
     return CompiledModel(
         library=model.index,
-        change_law=build_change_law(model.index, settings, model.sigma_y),
+        change_law=build_change_density(model.index, settings, model.sigma_y),
         laws=model.laws,
-        learnt=model.learnt or read_only(nothing_learnt(settings.declared, listening=False)),
+        learnt=model.learnt or read_only(unsupervised(settings.declared, listening=False)),
         decay=decay_by_lag(settings),
         missing=np.uint32(model.codes("")),
         takeover_cap=float(settings.takeover_cap),

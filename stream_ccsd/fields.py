@@ -93,7 +93,7 @@ def declared(texts: Iterable[str]) -> tuple[Field, ...]:
     return tuple(fields)
 
 
-def law_terms(fields: tuple[Field, ...]) -> tuple[str, ...]:
+def density_terms(fields: tuple[Field, ...]) -> tuple[str, ...]:
     """Terms of the evidence that laws speak about: of declared categories two each, of numbers one."""
     names = [text for f in fields if f.kind == "category" for text in (f.name, f.name + OWN)]
     return (*TERMS, *names, *(f.name for f in fields if f.kind == "number"))

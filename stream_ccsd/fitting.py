@@ -10,31 +10,29 @@ from typing import Any
 
 import numpy as np
 
-from stream_ccsd.account import VIEW, AccountCodec
-from stream_ccsd.alert.threshold import threshold_by_budget
-from stream_ccsd.batch import OUTPUT, Accounts, Batch
+from stream_ccsd.account import OUTPUT, VIEW, AccountCodec, Accounts, Batch
+from stream_ccsd.alerts.policy import threshold_by_budget
 from stream_ccsd.calendar import Calendar
-from stream_ccsd.codes import Codes
 from stream_ccsd.divergence import median_bandwidth
+from stream_ccsd.divergence.search.index import build_index
+from stream_ccsd.divergence.search.windows import WIDEST_CHANGE, AccountHistory, library_windows
 from stream_ccsd.engine import added_score, compile_model
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.fields import OWN, law_terms
-from stream_ccsd.library.building import Axes, Choices, Clock, Observations, build_laws
-from stream_ccsd.library.index import build_index
-from stream_ccsd.library.laws import CELL, Laws
-from stream_ccsd.library.learning import choose
-from stream_ccsd.library.learnt import term_names
-from stream_ccsd.library.model import Model, state_sizes_of
-from stream_ccsd.library.tails import Tail, fit_tail
-from stream_ccsd.library.windows import WIDEST_CHANGE, AccountHistory, library_windows
-from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
-from stream_ccsd.progress import Progress
-from stream_ccsd.sampling import shuffled
-from stream_ccsd.score.evidence import evidence_of
-from stream_ccsd.score.habits import decay_by_lag, views_of
+from stream_ccsd.evidence.densities import CELL, Densities
+from stream_ccsd.evidence.estimation import Axes, Choices, ClockDensities, Observations, build_densities
+from stream_ccsd.evidence.profile import decay_by_lag, views_of
+from stream_ccsd.evidence.smoothing import choose
+from stream_ccsd.evidence.supervised import term_names
+from stream_ccsd.evidence.terms import evidence_of
+from stream_ccsd.fields import OWN, density_terms
+from stream_ccsd.files import Progress
+from stream_ccsd.model.calibration import Tail, fit_tail
+from stream_ccsd.model.codes import Codes
+from stream_ccsd.model.model import Model, state_sizes_of
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray, IntArray, shuffled
+from stream_ccsd.runtime.step import Workspace, make_scoring_context, run
 from stream_ccsd.scores import COMPILED, DIVERGENCE, FUSED, scores
 from stream_ccsd.settings import Settings
-from stream_ccsd.step import Workspace, make_machine, run
 from stream_ccsd.transaction import Transaction, category_value, misfit, number_value, unsound
 
 # Strength at which amounts are those of the category, whatever the merchant.
@@ -192,7 +190,7 @@ class _Lesson:
     weight: FloatArray
     chosen: Choices
     axes: Axes
-    clock: Clock
+    clock: ClockDensities
     settings: Settings
 
     @classmethod
@@ -216,11 +214,11 @@ class _Lesson:
             lesson = lesson._choose()
         return lesson
 
-    def laws(self, without_fold: int | None = None) -> Laws:
+    def laws(self, without_fold: int | None = None) -> Densities:
         """Laws of all transactions, or of those of the other folds."""
         weight = self.weight if without_fold is None else self.weight * (self.seen.fold != without_fold)
-        terms = law_terms(self.settings.declared)
-        return build_laws(self.seen, weight, self.chosen, self.axes, self.settings, self.clock, terms)
+        terms = density_terms(self.settings.declared)
+        return build_densities(self.seen, weight, self.chosen, self.axes, self.settings, self.clock, terms)
 
     def _choose(self) -> _Lesson:
         return replace(self, chosen=choose(self.seen, self.weight, self.settings, self.axes))
@@ -248,16 +246,16 @@ class _Lesson:
         return weight
 
 
-def _clock(calendar: Calendar) -> Clock:
+def _clock(calendar: Calendar) -> ClockDensities:
     """What hour and weekday a time is, where it has a unit; without an origin, time 0 is a Monday's midnight."""
     day = calendar.of_days(1.0)
     if day is None:
-        return Clock()
+        return ClockDensities()
     if calendar.origin is None:
-        return Clock(day)
+        return ClockDensities(day)
     origin = calendar.origin
     midnight = origin.replace(hour=0, minute=0, second=0, microsecond=0)
-    return Clock(day, (origin - midnight).total_seconds() / 86400.0, float(origin.weekday()))
+    return ClockDensities(day, (origin - midnight).total_seconds() / 86400.0, float(origin.weekday()))
 
 
 def _events(histories: list[AccountHistory], settings: Settings) -> Batch:
@@ -351,11 +349,11 @@ def score_histories(
     batch = _events(histories, settings)
     slab = codec.slab(1)
     accounts = Accounts(slab.records, slab.histories, slab.named, slab.views)
-    machine = make_machine(compile_model(model), workspace, accounts, batch)
+    context = make_scoring_context(compile_model(model), workspace, accounts, batch)
     done = 0
     for history in histories:
         codec.clear(slab, 0)
-        run(machine, workspace.block, done, done + len(history.amounts), with_divergence=settings.divergence)
+        run(context, workspace.block, done, done + len(history.amounts), with_divergence=settings.divergence)
         done += len(history.amounts)
         if tick:
             tick(len(history.amounts))

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from stream_ccsd.alert.reasons import Alert
-from stream_ccsd.numeric import AnyArray, FloatArray
-from stream_ccsd.status import Status
-from stream_ccsd.transaction import Transaction
+from stream_ccsd.alerts.alert import Alert
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray
+from stream_ccsd.transaction import Status, Transaction
 
 
 @dataclass(frozen=True, slots=True)

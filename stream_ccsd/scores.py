@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray
 
 Compute = Callable[[AnyArray, AnyArray], FloatArray]
 """Of the step's outputs and events, a row a transaction: the score of each, NaN where there is none."""

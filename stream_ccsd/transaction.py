@@ -2,6 +2,11 @@
 
 One schema checks every source: dictionaries, rows of text, JSON bytes and Arrow batches. A record that does not fit
 becomes a :class:`Refusal` that names the field, the value and what was expected; its neighbours are not affected.
+
+What becomes of a record: one name for each fate, the same in results, dead letters, messages and counts.
+
+Programs decide by these names. The reasons beside them are for people: they quote what came from outside, so nothing
+may be decided by their words.
 """
 
 from __future__ import annotations
@@ -14,13 +19,38 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
+from enum import StrEnum
 from hashlib import blake2b
 from numbers import Integral, Real
 from typing import Any
 
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fields import Field, FieldValue
-from stream_ccsd.status import Status
+
+
+class Status(StrEnum):
+    """The fate of one record; only the first two have an effect on an account.
+
+    >>> Status("too late"), Status.LATE.entered, Status.DUPLICATE.entered
+    (<Status.TOO_LATE: 'too late'>, True, False)
+    """
+
+    SCORED = "scored"
+    LATE = "late"
+    DUPLICATE = "duplicate"
+    TOO_LATE = "too late"
+    TOO_FAR_AHEAD = "too far ahead"
+    REFUSED = "refused"  # made by hand, and no transaction
+    DAMAGED = "damaged state"  # a good transaction of an account whose stored state cannot be read
+    MALFORMED = "malformed"  # not a transaction by the schema
+    KEY = "key"  # a message under another key than its account
+    FAILED = "internal error"  # a fault of this software
+
+    @property
+    def entered(self) -> bool:
+        """Whether the account remembers it."""
+        return self in (Status.SCORED, Status.LATE)
+
 
 MAX_TEXT = 256
 """Longest account, category, merchant or transaction id, in characters."""

@@ -114,7 +114,7 @@ class _Said:
     alike: set[Verdict]  # all of this person's with this time: none of them counts a second time
 
 
-class Standing:
+class EffectiveVerdict:
     """What counts of the verdicts on one transaction, which are added in the order of their arrival.
 
     The latest by its own time counts, of one time the one that arrived last. It is disputed while another person's
@@ -196,7 +196,7 @@ class Standing:
         return said is not None and verdict in said.alike
 
 
-def standing(verdicts: Iterable[Verdict]) -> Standing:
+def effective_verdict(verdicts: Iterable[Verdict]) -> EffectiveVerdict:
     """What the verdicts on one transaction come to; they are given in the order of their arrival.
 
     >>> ann = Verdict("x7", "C1", "fraud", "ann", 12.0)
@@ -206,7 +206,7 @@ def standing(verdicts: Iterable[Verdict]) -> Standing:
     >>> standing([ann, bob, Verdict("x7", "C1", "normal", "eve", 14.0)]).label
     'normal'
     """
-    found = Standing()
+    found = EffectiveVerdict()
     for verdict in verdicts:
         found.add(verdict)
     _ = found.verdict  # there is one
@@ -246,9 +246,9 @@ class Reached:
             return verdict.time
         return self.newest if self.ended else None
 
-    def standing(self, verdicts: Iterable[Verdict]) -> Standing | None:
+    def standing(self, verdicts: Iterable[Verdict]) -> EffectiveVerdict | None:
         """What verdicts on one transaction come to by now, in the order of their arrival; None if none counts yet."""
-        found, counts = Standing(), False
+        found, counts = EffectiveVerdict(), False
         for verdict in verdicts:
             at = self.time_of(verdict)
             if at is not None:

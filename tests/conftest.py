@@ -13,12 +13,12 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-from replay.simulated import town_settings
-from replay.simulator import SimulatedStream, simulate
-from replay.source import FileSource
+from replay.run.fitting import population_settings
+from replay.sources.simulator.population import SimulatedStream, simulate
+from replay.sources.source import FileSource
 from stream_ccsd.engine import Engine
 from stream_ccsd.fitting import fit
-from stream_ccsd.library.model import Model
+from stream_ccsd.model.model import Model
 from stream_ccsd.records import score_schema
 from stream_ccsd.result import Result
 from stream_ccsd.settings import Settings
@@ -106,10 +106,10 @@ def model(stream, tmp_path_factory) -> Model:
 
 
 @pytest.fixture(scope="session")
-def town_model(stream) -> Model:
+def population_model(stream) -> Model:
     """The same accounts with all that a simulated transaction says: country and device, hours and days."""
     normal = stream.normal_accounts()
-    return fit((t for t in stream.transactions if t.account in normal), town_settings(SMALL))
+    return fit((t for t in stream.transactions if t.account in normal), population_settings(SMALL))
 
 
 def with_settings(model: Model, **changes) -> Model:

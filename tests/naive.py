@@ -11,7 +11,7 @@ from itertools import combinations, product
 
 import numpy as np
 
-from stream_ccsd.library.windows import CATEGORY_CHANGED, MERCHANT_CHANGED
+from stream_ccsd.divergence.search.windows import CATEGORY_CHANGED, MERCHANT_CHANGED
 
 
 def gaussian(a, b, bandwidth) -> float:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from stream_ccsd.calendar import UNITS, Calendar, CalendarError, alert_moment, plain_number, show_alert_time
 from stream_ccsd.engine import Engine
 from stream_ccsd.fitting import fit
-from stream_ccsd.library.model import Model, ModelError
+from stream_ccsd.model.model import Model, ModelError
 from stream_ccsd.settings import Settings, SettingsError
 from stream_ccsd.transaction import MAX_NUMBER, Transaction
 from tests.conftest import SMALL

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from stream_ccsd.cli.command import Flags, SectionedCommand, given_flags, with_options
-from stream_ccsd.cli.discovery import GROUP, _source_tree, declared_commands
-from stream_ccsd.cli.main import app
+from stream_ccsd.cli.main import GROUP, _source_tree, app, declared_commands
 from stream_ccsd.kafka.settings import WorkerSettings
 from tests.commands import RUN
 

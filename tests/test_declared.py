@@ -14,11 +14,11 @@ from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fields import MAX_FIELDS, TERMS, Field, FieldError, declared
 from stream_ccsd.fitting import FitError, fit
-from stream_ccsd.library.model import Model
+from stream_ccsd.model.model import Model
 from stream_ccsd.settings import Settings, SettingsError
 from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError
 from tests.conftest import SMALL
-from tests.score.test_evidence import some
+from tests.evidence.test_terms import some
 
 FIELDS = ("country:category", "distance:number")
 BOTH = replace(SMALL, fields=FIELDS, divergence=False)
@@ -280,30 +280,30 @@ def test_bad_fields_are_refused_and_their_neighbours_go_on(small_model, events, 
 
 
 @pytest.mark.parametrize("size", [1, 7, 1000])
-def test_the_same_bits_whatever_the_batch(town_model, stream, size, tmp_path):
+def test_the_same_bits_whatever_the_batch(population_model, stream, size, tmp_path):
     """One at a time, in batches, and with model and states thrown away in between: with fields and hours."""
     events = stream.transactions
-    expected = Engine(town_model).process_many(events)
+    expected = Engine(population_model).process_many(events)
     assert any(r.alert for r in expected)
     assert any(r.terms["device_own"] > 0 for r in expected)
-    town_model.save(tmp_path / "model")
-    engine, found = Engine(town_model), []
+    population_model.save(tmp_path / "model")
+    engine, found = Engine(population_model), []
     for number, start in enumerate(range(0, len(events), size)):
         if number % 50 == 49:
             states = {account: bytes(bytearray(state)) for account, state in engine.states.items()}
-            engine = Engine(Model.load(tmp_path / "model") if size > 1 else town_model, states)
+            engine = Engine(Model.load(tmp_path / "model") if size > 1 else population_model, states)
         found += engine.process_many(events[start : start + size])
     assert found == expected
 
 
-def test_terms_add_up_to_the_evidence(town_model, stream):
-    for r in Engine(town_model).process_many(stream.transactions):
+def test_terms_add_up_to_the_evidence(population_model, stream):
+    for r in Engine(population_model).process_many(stream.transactions):
         assert sum(r.terms.values()) == pytest.approx(r.evidence, abs=1e-9)
         assert r.takeover >= 0
 
 
-def test_a_duplicate_repeats_its_answer_and_its_alert_to_the_letter(town_model, stream):
-    engine, repeated = Engine(town_model, threshold=3.0), 0
+def test_a_duplicate_repeats_its_answer_and_its_alert_to_the_letter(population_model, stream):
+    engine, repeated = Engine(population_model, threshold=3.0), 0
     for transaction in stream.transactions:
         first = engine.process(transaction)
         before = dict(engine.states) if first.alert else None
@@ -318,9 +318,9 @@ def test_a_duplicate_repeats_its_answer_and_its_alert_to_the_letter(town_model, 
     assert repeated > 20
 
 
-def test_an_alert_that_another_one_followed_is_repeated_without_its_reasons(town_model, stream):
+def test_an_alert_that_another_one_followed_is_repeated_without_its_reasons(population_model, stream):
     """One background an account is kept: what was said before is said again, but not why."""
-    engine = Engine(town_model, threshold=0.0)
+    engine = Engine(population_model, threshold=0.0)
     event = replace(stream.transactions[0], account="new", amount=400.0)
     first = engine.process(event).alert
     assert engine.process(replace(event, id="more", amount=9e6, merchant="never")).alert
@@ -344,14 +344,14 @@ def test_a_known_id_with_another_content_says_so(small_model, events, change):
         assert other.alert is None
 
 
-def test_the_takeover_is_part_of_the_state(town_model, stream):
+def test_the_takeover_is_part_of_the_state(population_model, stream):
     """It goes on where it was, through bytes; another account's does not touch it."""
-    results = Engine(town_model).process_many(stream.transactions)
+    results = Engine(population_model).process_many(stream.transactions)
     highest = int(np.argmax([r.takeover for r in results]))
     assert results[highest].takeover > 1
-    engine = Engine(town_model)
+    engine = Engine(population_model)
     newest = {r.transaction.account: r for r in engine.process_many(stream.transactions[: highest + 1])}
-    codec = AccountCodec(*town_model.state_sizes)
+    codec = AccountCodec(*population_model.state_sizes)
     slab = codec.slab(1)
     for account, result in newest.items():
         codec.unpack(engine.states[account], slab, 0)

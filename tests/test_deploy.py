@@ -22,10 +22,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stream_ccsd import __version__
 from stream_ccsd.cli.main import app
-from stream_ccsd.kafka.metrics import Metrics
+from stream_ccsd.kafka.ops.metrics import Metrics, Web
 from stream_ccsd.kafka.settings import PREFIX, WorkerSettings
-from stream_ccsd.kafka.web import Web
-from stream_ccsd.kafka.worker import _PATIENCE
+from stream_ccsd.kafka.worker.run import _PATIENCE
 
 ROOT = Path(__file__).parent.parent
 DEPLOY = ROOT / "deploy"

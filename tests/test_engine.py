@@ -11,7 +11,7 @@ from stream_ccsd.account import ANSWERS, RECENT
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import FitError, fit
-from stream_ccsd.library.model import Model
+from stream_ccsd.model.model import Model
 from stream_ccsd.result import Result
 from stream_ccsd.settings import Settings, SettingsError
 from stream_ccsd.stores import ALERT_CAP

@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from replay.session import Session
-from replay.source import FileSource, ListSource, SortedSource
+from replay.run.session import Session
+from replay.sources.source import FileSource, ListSource, SortedSource
 from stream_ccsd.cli.main import _explained, app
 
 FAULT = 70

@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from replay.fitting import fit_file
-from replay.session import Session
-from replay.simulated import simulated_replay
-from replay.source import FileSource, Wanted
+from replay.run.fitting import fit_file, simulated_replay
+from replay.run.session import Session
+from replay.sources.source import FileSource, Wanted
 from stream_ccsd.settings import Settings
 
 PINNED = json.loads((Path(__file__).parent / "pinned.json").read_text())

@@ -12,16 +12,16 @@ import pytest
 from typer.testing import CliRunner
 
 import stream_ccsd
-from replay.session import Session
-from replay.source import FileSource
+from replay.run.session import Session
+from replay.sources.source import FileSource
 from stream_ccsd import scores as declared
 from stream_ccsd.cli.main import app
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fitting import fit
-from stream_ccsd.kafka.scoring import PartitionScorer
 from stream_ccsd.kafka.settings import WorkerSettings
-from stream_ccsd.lessons.learner import listening
+from stream_ccsd.kafka.worker.scoring import PartitionScorer
+from stream_ccsd.learning.learner import listening
 from stream_ccsd.records import (
     Origin,
     json_schemas,
@@ -73,8 +73,8 @@ def test_a_replay_holds_to_them(outputs):
 
 
 @pytest.mark.parametrize("kind", ["plain", "declared", "learning"])
-def test_a_batch_of_results_is_what_their_records_are(model, town_model, stream, kind):
-    chosen = {"plain": model, "declared": town_model, "learning": listening(model)}[kind]
+def test_a_batch_of_results_is_what_their_records_are(model, population_model, stream, kind):
+    chosen = {"plain": model, "declared": population_model, "learning": listening(model)}[kind]
     results = Engine(chosen).process_many(stream.transactions[:1500])
     entered = [result for result in results if result.entered]
     labels = [None if i % 3 else "fraud" for i in range(len(entered))]
@@ -103,8 +103,8 @@ def kafka_outputs(model, transactions):
 
 
 @pytest.mark.parametrize("declared_fields", [False, True])
-def test_a_worker_holds_to_them(model, town_model, stream, declared_fields):
-    sent = kafka_outputs(town_model if declared_fields else model, stream.transactions[:2000])
+def test_a_worker_holds_to_them(model, population_model, stream, declared_fields):
+    sent = kafka_outputs(population_model if declared_fields else model, stream.transactions[:2000])
     scores = [json.loads(message.value) for message in sent["scores"]]
     check("score", *scores)
     for score in scores:

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from stream_ccsd.term_texts import rounded, term_texts
+from stream_ccsd.records import rounded, term_texts
 
 NAMES = ["amount", "hour", 'a "quoted" name', "größe"]
 # Whatever a float can be, what evidence is like, and what lies on or beside the middle between two texts.

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stream_ccsd.codes import Codes
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.model.codes import Codes
 from stream_ccsd.transaction import Refusal, Schema, Transaction, TransactionError, identity
 
 GOOD = {"account": "a", "time": 1, "amount": 2.5, "category": "food", "merchant": "m", "id": "x"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stream_ccsd.calendar import Calendar, CalendarError, parse_moment
 from stream_ccsd.records import json_schemas
 from stream_ccsd.transaction import MAX_NUMBER, MAX_TEXT, Refusal
-from stream_ccsd.verdict import FINDINGS, MAX_WHY, NEEDED, ORIGINS, Reached, Verdict, by_transaction, standing
+from stream_ccsd.verdict import FINDINGS, MAX_WHY, NEEDED, ORIGINS, Reached, Verdict, by_transaction, effective_verdict
 
 TEXTS = st.text(min_size=1, max_size=MAX_TEXT).filter(str.isprintable)
 WHY = st.text(max_size=60).filter(str.isprintable).map(lambda text: " ".join(text.split()))
@@ -101,19 +101,19 @@ SOME = st.lists(
 @given(SOME.filter(lambda some: len({v.time for v in some}) == len(some)), st.randoms(use_true_random=False))
 def test_the_order_of_arrival_does_not_matter_where_times_differ(some, chance):
     other = chance.sample(some, len(some))
-    assert told(standing(other)) == told(standing(some))
+    assert told(effective_verdict(other)) == told(effective_verdict(some))
 
 
 @given(SOME, st.randoms(use_true_random=False))
 def test_doubled_verdicts_change_nothing(some, chance):
     doubled = [*some, *chance.choices(some, k=5)]
-    assert told(standing(doubled)) == told(standing(some))
+    assert told(effective_verdict(doubled)) == told(effective_verdict(some))
 
 
 @given(SOME)
 def test_a_standing_follows_from_each_persons_newest(some):
     """The rule once more, said in another way."""
-    found = standing(some)
+    found = effective_verdict(some)
     ordered = sorted(enumerate(dict.fromkeys(some)), key=lambda pair: (pair[1].time, pair[0]))
     latest = ordered[-1][1]
     newest = {who: [v for _, v in ordered if v.who == who][-1] for who in {v.who for v in some}}
@@ -133,33 +133,33 @@ def test_a_standing_follows_from_each_persons_newest(some):
 @given(SOME)
 def test_a_chargeback_settles_and_a_dispute_has_two_sides(some):
     last = max(v.time for v in some) + 1
-    settled = standing([*some, verdict("fraud", "bank", last, "chargeback")])
+    settled = effective_verdict([*some, verdict("fraud", "bank", last, "chargeback")])
     assert (settled.label, settled.disputed) == ("fraud", False)
     swap = {"fraud": "normal", "normal": "fraud", "unsure": "unsure"}
     mirrored = [verdict(swap[v.verdict], v.who, v.time, v.source) for v in some]
-    assert standing(mirrored).disputed == standing(some).disputed
-    assert standing(mirrored).label == swap.get(standing(some).label)
+    assert effective_verdict(mirrored).disputed == effective_verdict(some).disputed
+    assert effective_verdict(mirrored).label == swap.get(effective_verdict(some).label)
 
 
 def test_two_who_disagree():
     ann, bob = verdict("fraud", "ann", 1), verdict("normal", "bob", 2)
     for arrived in ([ann, bob], [bob, ann]):
-        found = standing(arrived)
+        found = effective_verdict(arrived)
         assert (found.label, found.disputed, found.verdict, found.words) == (None, True, bob, "disputed")
         assert found.sides == {"fraud": ["ann"], "normal": ["bob"]}
-    assert standing([ann, bob, verdict("fraud", "bob", 3)]).label == "fraud"  # bob gives in
-    assert standing([ann, bob, verdict("unsure", "ann", 3)]).words == "unsure"
-    assert standing([ann, bob, verdict("normal", "eve", 3)]).label == "normal"  # two against one
-    again = standing([ann, bob, verdict("normal", "eve", 3), verdict("fraud", "ann", 4)])
+    assert effective_verdict([ann, bob, verdict("fraud", "bob", 3)]).label == "fraud"  # bob gives in
+    assert effective_verdict([ann, bob, verdict("unsure", "ann", 3)]).words == "unsure"
+    assert effective_verdict([ann, bob, verdict("normal", "eve", 3)]).label == "normal"  # two against one
+    again = effective_verdict([ann, bob, verdict("normal", "eve", 3), verdict("fraud", "ann", 4)])
     assert again.disputed  # one against two
 
 
 def test_one_who_changes_his_mind_disputes_nothing():
     mind = [verdict("fraud", "ann", 1), verdict("normal", "ann", 2), verdict("fraud", "ann", 2, why="after all")]
-    assert [standing(mind[:n]).label for n in (1, 2, 3)] == ["fraud", "normal", "fraud"]
+    assert [effective_verdict(mind[:n]).label for n in (1, 2, 3)] == ["fraud", "normal", "fraud"]
     # A verdict that arrives a year late overrules what is older than it, and nothing else.
-    assert standing([*mind, verdict("normal", "ann", 0)]).label == "fraud"
-    assert standing([*mind, verdict("normal", "ann", 365)]).label == "normal"
+    assert effective_verdict([*mind, verdict("normal", "ann", 0)]).label == "fraud"
+    assert effective_verdict([*mind, verdict("normal", "ann", 365)]).label == "normal"
 
 
 @given(SOME, st.integers(-1, 9), st.booleans())
@@ -195,7 +195,7 @@ def test_a_verdict_beyond_the_horizon_is_none():
 
 def test_nothing_stands_on_nothing():
     with pytest.raises(ValueError, match="no verdict"):
-        standing([])
+        effective_verdict([])
 
 
 def test_verdicts_by_transaction():

@@ -32,13 +32,13 @@ from offline.bench.kafka_run import (
     running_broker,
     send,
 )
-from offline.bench.peers import peer
-from replay.simulator import simulate
+from offline.peers import peer
+from replay.sources.simulator.population import simulate
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.files import Progress
 from stream_ccsd.fitting import fit
-from stream_ccsd.kafka.messages import transaction_message
-from stream_ccsd.library.model import Model
-from stream_ccsd.progress import Progress
+from stream_ccsd.kafka.codec import transaction_message
+from stream_ccsd.model.model import Model
 from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Transaction
 
@@ -54,7 +54,7 @@ def measure_kafka(broker: str | None, transactions: int, seconds: float, progres
     check_broker(broker)
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         folder = Path(scratch)
-        model = town_model()
+        model = population_model()
         model.save(folder / "model")
         # Long enough that most transactions have a window behind them, and cost all that they can.
         stream = simulate(accounts=transactions // 150, days=150, seed=0).transactions[:transactions]
@@ -88,11 +88,11 @@ def measure_kafka(broker: str | None, transactions: int, seconds: float, progres
     }
 
 
-def town_model() -> Model:
+def population_model() -> Model:
     """A model of the normal accounts of a simulated town."""
-    town = simulate(accounts=_LIBRARY_ACCOUNTS, days=180, seed=1)
-    normal = town.normal_accounts()
-    return fit((t for t in town.transactions if t.account in normal), Settings())
+    population = simulate(accounts=_LIBRARY_ACCOUNTS, days=180, seed=1)
+    normal = population.normal_accounts()
+    return fit((t for t in population.transactions if t.account in normal), Settings())
 
 
 def _rate(run: Run, load: Sequence[tuple[bytes, bytes]]) -> float:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.kafka.connection import parse_brokers
+from stream_ccsd.kafka.client import parse_brokers
 
 PARTITIONS = 4
 PATIENCE = 300.0

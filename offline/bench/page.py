@@ -3,6 +3,11 @@
 Both are measured over HTTP against a real server in a process of its own. For the cost, the same file is replayed at
 full speed with and without a page that follows it, one after the other and several times over: what is compared are
 the medians.
+
+A large state file for the page's benchmark: a real replay, multiplied.
+
+Scores and alerts are those of a replay of a simulated town; each copy has accounts of its own. Copies are mixed batch
+by batch, so that an account's transactions are spread over as many batches as they would be in one large stream.
 """
 
 from __future__ import annotations
@@ -15,19 +20,97 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from offline.bench.page_state import write_large_state
-from replay.fitting import fit_file
-from replay.simulated import write_simulated
-from replay.simulator import Town
+import pyarrow as pa
+
+from replay.run.fitting import fit_file, simulated_replay, write_simulated
+from replay.run.loop import replay_stream
+from replay.sources.simulator.population import Population
+from replay.sources.source import Position
+from replay.state.batch_output import BatchOutput
+from replay.state.file import StateFile, model_beside
+from stream_ccsd.alerts.alert import Alert
+from stream_ccsd.alerts.policy import build_policy, threshold_by_budget
+from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.progress import Progress
+from stream_ccsd.files import Progress
 from stream_ccsd.settings import Settings
+
+# Transactions of the town that are kept together, and of a stored batch.
+_TOGETHER, _BATCH = 200, 2000
+
+
+def write_large_state(path: Path, transactions: int, alerts: int, progress: Progress) -> dict[str, int]:
+    """So many transactions, and so many alerts as nearly as a budget gives them; returns how many there are."""
+    model, source = simulated_replay(400, 120, 0, Settings())
+    asked = threshold_by_budget(min(0.5, alerts / transactions))
+    best: list[BatchOutput] = []
+    for _ in range(6):  # fewer transactions are alerted than ask for it: accounts alert once until they go higher
+        batch_outputs: list[BatchOutput] = []
+        replay_stream(source, Engine(model, {}, asked), batch_outputs.append, batch=_TOGETHER)
+        count = sum(batch_output.scores.num_rows for batch_output in batch_outputs)
+        raised = sum(len(batch_output.alerts) for batch_output in batch_outputs)
+        best = batch_outputs
+        if raised * transactions >= 0.95 * alerts * count:
+            break
+        asked -= 0.4
+    copies = -(-transactions // count)
+    facts = {
+        "source": {"name": source.name},
+        "model": model.version,
+        "threshold": asked,
+        "policy": build_policy(model.settings, asked)._asdict(),
+        "calendar": model.calendar.to_dict(),
+        "learning": None,
+    }
+    model.save(model_beside(path))
+    file = StateFile.create(path, facts)
+    file.notes |= {"source": "a town, many times", "finished": True, "model": str(model_beside(path))}
+    written = raised = 0
+    for number, batch_output in enumerate(best):
+        for first in range(0, copies, _BATCH // _TOGETHER):
+            copied = range(first, min(copies, first + _BATCH // _TOGETHER))
+            file.record(_copies(batch_output, copied, written))
+            written += batch_output.scores.num_rows * len(copied)
+            raised += len(batch_output.alerts) * len(copied)
+        progress(number + 1, len(best))
+    file.close()
+    return {"transactions": written, "alerts": raised}
+
+
+def _copies(batch_output: BatchOutput, copied: Sequence[int], before: int) -> BatchOutput:
+    """A batch of the town's scores for several copies of it; positions go on behind those before."""
+    rows = batch_output.scores.num_rows
+    positions = {position: place for place, position in enumerate(batch_output.scores.column("position").to_pylist())}
+    batches, alerts = [], []
+    for number, copy in enumerate(copied):
+        start = before + number * rows + 1
+        batches.append(_renamed(batch_output.scores, copy, start))
+        alerts += [(start + positions[position], _alert(alert, copy)) for position, alert in batch_output.alerts]
+    scores = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+    return BatchOutput(Position(before + rows * len(copied)), scores, alerts, [])
+
+
+def _renamed(scores: pa.RecordBatch, copy: int, start: int) -> pa.RecordBatch:
+    columns: dict[str, Any] = dict(zip(scores.schema.names, scores.columns, strict=True))
+    columns["account"] = pa.array([f"{name}-{copy}" for name in scores.column("account").to_pylist()])
+    columns["id"] = pa.array([f"{name}-{copy}" for name in scores.column("id").to_pylist()])
+    columns["position"] = pa.array(range(start, start + scores.num_rows), pa.int64())
+    return pa.RecordBatch.from_arrays([*columns.values()], schema=scores.schema)
+
+
+def _alert(alert: Alert, copy: int) -> Alert:
+    account, transaction = f"{alert.account}-{copy}", f"{alert.transaction}-{copy}"
+    name = blake2b(f"{account}\0{transaction}".encode(), digest_size=12).hexdigest()
+    return replace(alert, id=name, account=account, transaction=transaction)
+
 
 _WARM_UP = 3
 # What a person may ask for in a second is limited: a benchmark waits as a person would.
@@ -143,7 +226,7 @@ def _wait_until_read(browser: _Browser) -> None:
 
 def _rates(folder: Path, customers: int, runs: int, progress: Progress) -> dict[str, list[float]]:
     data = folder / "simulated.csv"
-    write_simulated(Town(customers, 60), data)
+    write_simulated(Population(customers, 60), data)
     fit_file(data, Settings(), share=_FITTED).model.save(folder / "model")
     rates: dict[str, list[float]] = {"alone": [], "watched": []}
     for number in range(runs):

@@ -9,15 +9,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from offline.bench.peers import peak_rss_mb
-from replay.fitting import fit_file
-from replay.session import Session
-from replay.simulated import write_simulated
-from replay.simulator import Town
-from replay.source import FileSource
+from offline.peers import peak_rss_mb
+from replay.run.fitting import fit_file, write_simulated
+from replay.run.session import Session
+from replay.sources.simulator.population import Population
+from replay.sources.source import FileSource
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.library.model import Model
-from stream_ccsd.progress import Progress
+from stream_ccsd.files import Progress
+from stream_ccsd.model.model import Model
 from stream_ccsd.settings import Settings
 
 # Share of the accounts that the model is fitted on; all of them are replayed.
@@ -30,7 +29,7 @@ def measure_replay(data: Path | None, customers: int, progress: Progress) -> dic
         folder = Path(scratch)
         if data is None:
             data = folder / "simulated.csv"
-            write_simulated(Town(customers, 60), data)
+            write_simulated(Population(customers, 60), data)
         progress(1, 4)
         fit_file(data, Settings(), share=_FITTED).model.save(folder / "model")
         progress(2, 4)

@@ -19,20 +19,19 @@ from typing import Any
 
 import rocksdict
 
-from offline.bench.kafka import town_model
+from offline.bench.kafka import population_model
 from offline.bench.kafka_run import PARTITIONS, Run, check_broker, make_consumer, running_broker
-from offline.bench.peers import peer
-from replay.simulator import simulate
-from stream_ccsd.kafka.messages import transaction_message
-from stream_ccsd.kafka.scoring import is_account
-from stream_ccsd.kafka.table import store_options
-from stream_ccsd.library.model import Model
-from stream_ccsd.progress import Progress
+from offline.peers import peer
+from replay.sources.simulator.population import simulate
+from stream_ccsd.files import Progress
+from stream_ccsd.kafka.codec import is_account, transaction_message
+from stream_ccsd.kafka.faust.table import store_options
+from stream_ccsd.model.model import Model
 from stream_ccsd.transaction import Transaction
 
 RATES = (1_000, 10_000, 100_000)
 ACCOUNTS = (1_000_000, 10_000_000, 100_000_000)
-_TOWN = 400  # accounts; more are copies of theirs
+_POPULATION = 400  # accounts; more are copies of theirs
 _LAST = 0.2  # share of the stream that is measured, when histories are full
 _WEIGHED, _WRITES = 20_000, 3  # states in the database that is weighed, and how often each is written
 _TOGETHER = 1000
@@ -75,7 +74,7 @@ def measure_sizing(
     check_broker(broker)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        (model or town_model()).save(folder / "model")
+        (model or population_model()).save(folder / "model")
         load = [(t.account.encode(), transaction_message(t)) for t in _stream(accounts, days)]
         progress(1, 5)
         with running_broker(broker, folder) as brokers, Run(brokers, folder, 1) as run:
@@ -137,8 +136,8 @@ def multiplied(measured: Measured, assumed: Assumed, rate: int, accounts: int) -
 
 def _stream(accounts: int, days: int) -> Iterator[Transaction]:
     """A town that is copied until it has that many accounts, all copies of a transaction one after the other."""
-    copies = range(max(1, accounts // _TOWN))
-    for t in simulate(accounts=min(accounts, _TOWN), days=days, seed=0).transactions:
+    copies = range(max(1, accounts // _POPULATION))
+    for t in simulate(accounts=min(accounts, _POPULATION), days=days, seed=0).transactions:
         for copy in copies:
             yield replace(t, account=f"{t.account}-{copy}", id=f"{t.id}-{copy}")
 

@@ -5,6 +5,6 @@
 keeps what is finished, ``metrics`` compares, ``tables`` says it in texts, ``critical`` and ``report`` draw it.
 """
 
-from offline.bench.peers import peer
+from offline.peers import peer
 
 peer("pandas")  # tables are its frames: said once, in a sentence, where it is missing

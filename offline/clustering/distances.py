@@ -1,21 +1,28 @@
-"""Distances with their grids: C-CSD on value, slope or both, and Euclid, DTW and MSM beside it."""
+"""Distances with their grids: C-CSD on value, slope or both, and Euclid, DTW and MSM beside it.
+
+Distance matrices that took minutes, kept for the next run.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
 from typing import Any, Literal
 
 import numpy as np
+from scipy.spatial.distance import squareform
 
-from offline.bench.peers import peer
-from stream_ccsd.clustering.bandwidths import MULTIPLES, Bandwidths, DivergenceMatrices, bandwidth_grid
-from stream_ccsd.clustering.geometry import PLAIN, Geometry
-from stream_ccsd.clustering.outputs import Output, slope
-from stream_ccsd.divergence.weights import Weighting
+from offline.peers import peer
+from stream_ccsd.clustering.bandwidths import MULTIPLES, Bandwidths, DivergenceMatrices, Output, bandwidth_grid, slope
+from stream_ccsd.clustering.medoids import PLAIN, Geometry
+from stream_ccsd.divergence.kernels import Weighting
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.numeric import FloatArray
+from stream_ccsd.files import replacing
+from stream_ccsd.numerics.arrays import FloatArray
 
 Distance = Literal["ccsd", "dtw", "msm", "ed"]
 DISTANCES: tuple[Distance, ...] = ("ccsd", "dtw", "msm", "ed")
@@ -130,3 +137,54 @@ _BASELINES: dict[Distance, Callable[[FloatArray, Setting], FloatArray]] = {
     "dtw": _dtw,
     "msm": _msm,
 }
+
+
+# Raised when a distance changes its meaning, so that what was kept before is not taken for it.
+_VERSION = 1
+
+# The divergence is quicker to compute than to read back.
+_KEPT = ("dtw", "msm")
+
+
+class MatrixCache:
+    """Matrices of the elastic baselines in a folder, each named by its series and setting; None keeps nothing."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = None if folder is None else folder / "matrices"
+
+    def matrices(self, settings: Sequence[Setting], series: FloatArray) -> Iterator[tuple[Setting, FloatArray, float]]:
+        """Each setting with its matrix and the seconds that took when it was computed."""
+        pending: list[Setting] = []
+        places = {s: self._place(s, series) for s in settings}
+        # Neighbouring settings of the divergence share work: they go through in one run.
+        for setting in settings:
+            place = places[setting]
+            if place is None:
+                pending.append(setting)
+                continue
+            yield from _timed(pending, series)
+            pending = []
+            if place.is_file():
+                with np.load(place, allow_pickle=False) as kept:
+                    yield setting, squareform(kept["distances"], checks=False), float(kept["seconds"])
+                continue
+            for _, matrix, seconds in _timed([setting], series):
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with replacing(place) as temporary, temporary.open("wb") as file:
+                    np.savez(file, distances=squareform(matrix, checks=False), seconds=seconds)
+                yield setting, matrix, seconds
+        yield from _timed(pending, series)
+
+    def _place(self, setting: Setting, series: FloatArray) -> Path | None:
+        if self.folder is None or setting.distance not in _KEPT:
+            return None
+        digest = hashlib.sha256(np.ascontiguousarray(series).tobytes())
+        digest.update(repr((_VERSION, series.shape, sorted(setting.described().items()))).encode())
+        return self.folder / f"{digest.hexdigest()[:24]}.npz"
+
+
+def _timed(settings: Sequence[Setting], series: FloatArray) -> Iterator[tuple[Setting, FloatArray, float]]:
+    started = perf_counter()
+    for setting, matrix in matrices(settings, series):
+        yield setting, matrix, perf_counter() - started
+        started = perf_counter()

@@ -11,8 +11,8 @@ import pandas as pd
 from scipy.optimize import linear_sum_assignment
 from scipy.stats import friedmanchisquare, studentized_range, wilcoxon
 
-from stream_ccsd.clustering.agreement import adjusted_rand
-from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
+from stream_ccsd.clustering.selection import adjusted_rand
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray, IntArray
 
 # Two NMI closer than this are a tie: fewer digits than tables show.
 _TIE = 5e-4

@@ -1,4 +1,7 @@
-"""What the report draws of a data set: a map of its test series, and how much the bandwidths matter."""
+"""What the report draws of a data set: a map of its test series, and how much the bandwidths matter.
+
+The critical-difference picture: methods along their mean ranks, bars over those that do not differ.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from offline.clustering.data import Dataset
 from offline.clustering.distances import Setting, matrices
 from offline.clustering.metrics import mutual_information
 from offline.clustering.protocols import Choice, cluster
+from stream_ccsd.cli.report import BLUE, GREY, RED, axes
 from stream_ccsd.clustering.bandwidths import MULTIPLES, TAUS, Bandwidths
-from stream_ccsd.clustering.geometry import Geometry
-from stream_ccsd.numeric import AnyArray, FloatArray
-from stream_ccsd.sampling import some_rows
+from stream_ccsd.clustering.medoids import Geometry
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray, some_rows
 
 # More points than this only blacken a map.
 _MOST_POINTS = 600
@@ -92,3 +95,40 @@ def _with(setting: Setting, tau: float | None = None, factor: float = 1.0) -> Se
     assert old is not None
     sigma, slope_sigma = (None if s is None else s * factor for s in (old.sigma, old.slope_sigma))
     return replace(setting, bandwidths=replace(old, tau=tau or old.tau, sigma=sigma, slope_sigma=slope_sigma))
+
+
+# In units of the picture's height: where the axis is, and how far names and bars lie from it and from each other.
+_AXIS, _FIRST_NAME, _NAME_STEP, _FIRST_BAR, _BAR_STEP = 0.0, -0.9, -0.5, -0.25, -0.18
+
+
+def draw_critical_difference(compared: dict[str, Any]) -> Any:
+    """A figure: the best rank on the left, the reference in colour, a bar a clique of the comparison."""
+    ranks = sorted(compared["mean_rank"].items(), key=lambda item: item[1])
+    bars = compared["cliques"]
+    names_begin = _FIRST_NAME + _BAR_STEP * max(0, len(bars) - 2)
+    half = (len(ranks) + 1) // 2
+    bottom = names_begin + _NAME_STEP * half
+    figure, panels = axes(1, 1, 9, 0.9 - 0.55 * bottom)
+    ax = panels[0, 0]
+    low, high = 1, len(ranks)
+    ax.plot([low, high], [_AXIS, _AXIS], color="black", lw=1)
+    for tick in range(low, high + 1):
+        ax.plot([tick, tick], [_AXIS, _AXIS + 0.12], color="black", lw=1)
+        ax.text(tick, _AXIS + 0.2, str(tick), ha="center", va="bottom", fontsize=9)
+    for place, (name, rank) in enumerate(ranks):
+        left = place < half
+        height = names_begin + _NAME_STEP * (place if left else len(ranks) - 1 - place)
+        edge = low - 0.25 if left else high + 0.25
+        colour = RED if name == compared["reference"] else GREY
+        ax.plot([rank, rank, edge], [_AXIS, height, height], color=colour, lw=1)
+        mean = f"{name}  {rank:.2f}" if left else f"{rank:.2f}  {name}"
+        ax.text(
+            edge, height, f"{mean} " if left else f" {mean}", ha="right" if left else "left", va="center", fontsize=9
+        )
+    for number, clique in enumerate(bars):
+        ends = [compared["mean_rank"][name] for name in (clique[0], clique[-1])]
+        height = _FIRST_BAR + _BAR_STEP * number
+        ax.plot([ends[0] - 0.04, ends[1] + 0.04], [height, height], color=BLUE, lw=4, solid_capstyle="round")
+    ax.set(xlim=(low - 1.3, high + 1.3), ylim=(bottom, 0.6))
+    ax.axis("off")
+    return figure

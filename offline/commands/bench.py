@@ -59,7 +59,7 @@ def clusters(
 
     On fewer of the series medoids from samples stand beside FasterPAM on all pairs: what is lost.
     """
-    from offline.bench.clusters import measure_clusters
+    from offline.bench.pairwise import measure_clusters
 
     if kinds > min(series, compared):
         raise typer.BadParameter("there must be at least as many series as kinds of them", param_hint="--kinds")
@@ -119,7 +119,7 @@ def kafka(
     json_target: JsonOption = None,
 ) -> None:
     """Kafka workers, broker and load on this machine: rates of one and two, latency; beside Faust and Quix Streams."""
-    from offline.bench.peers import peer
+    from offline.peers import peer
 
     peer("faust")
     peer("confluent_kafka")
@@ -146,7 +146,7 @@ def sizing(
     The worker's accounts have full histories. What was measured, what was assumed and what was multiplied out are told
     apart, also in the JSON. It takes some minutes.
     """
-    from offline.bench.peers import peer
+    from offline.peers import peer
 
     peer("faust")
     peer("confluent_kafka")

@@ -12,8 +12,7 @@ from rich.markup import escape
 
 from offline.commands.options import CacheOption, cache_folder
 from stream_ccsd.cli.command import with_options
-from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table, progress_bar
-from stream_ccsd.cli.signals import DEAD_LETTERS, STOPPED
+from stream_ccsd.cli.output import DEAD_LETTERS, STOPPED, JsonOption, check_target, emit, plain_table, progress_bar
 from stream_ccsd.errors import StreamCcsdError
 
 
@@ -75,9 +74,9 @@ def clustering(options: ClusteringOptions) -> None:
     """
     from offline.clustering.distances import DISTANCES
     from offline.clustering.evaluate import Experiment, evaluate_clustering
-    from offline.clustering.label_free import DEFAULTS, METHODS
-    from stream_ccsd.clustering.outputs import Output
-    from stream_ccsd.divergence.weights import Weighting
+    from offline.clustering.protocols import DEFAULTS, METHODS
+    from stream_ccsd.clustering.bandwidths import Output
+    from stream_ccsd.divergence.kernels import Weighting
 
     if options.protocol not in ("label-free", "full", "paper"):
         said = f"expected label-free, full or paper, got {options.protocol!r}"
@@ -123,9 +122,8 @@ def _names(given: str, known: Any, option: str) -> tuple[Any, ...]:
 
 
 def _sources(data: Path | None, datasets: str | None, protocol: str) -> list[Any]:
-    from offline.clustering.data import ArchiveSource, cylinder_bell_funnel
+    from offline.clustering.data import ArchiveSource, cylinder_bell_funnel, dataset_names
     from offline.published import TABLE_1
-    from offline.ucr import dataset_names
 
     if data is None:
         if datasets is not None:
@@ -149,7 +147,7 @@ def _sources(data: Path | None, datasets: str | None, protocol: str) -> list[Any
 
 
 def _show(console: Console, result: dict[str, Any]) -> None:
-    from offline.clustering.tables import comparison_table, failures_table, runs_table
+    from offline.clustering.report import comparison_table, failures_table, runs_table
 
     runs = result["runs"]
     if runs:

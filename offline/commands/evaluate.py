@@ -5,9 +5,8 @@ from __future__ import annotations
 import typer
 
 from offline.commands.clustering import clustering
-from offline.commands.drift import drift
 from offline.commands.fraud import fraud
-from offline.commands.rates import rates
+from offline.commands.simulated import drift, rates
 
 app = typer.Typer(help="Evaluate on labelled data, with the engine's own core.", no_args_is_help=True)
 app.command()(clustering)

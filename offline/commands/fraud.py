@@ -11,11 +11,17 @@ from rich.console import Console
 from rich.markup import escape
 
 from offline.commands.options import CacheOption, cache_folder
-from offline.commands.verdicts import PROTOCOLS, VerdictOptions, chosen_plan, refuse_others, run_late, show_late
+from offline.commands.verdicts import PROTOCOLS, LateVerdictOptions, chosen_plan, refuse_others, run_late, show_late
 from offline.published import FRAUD_SIGMA_X, FRAUD_SIGMA_Y
 from replay.commands.options import SettingsOption, chosen_settings
-from stream_ccsd.cli.command import given_flags, with_options
-from stream_ccsd.cli.options import ColumnsOption, FieldOption, columns_schema, declared_fields
+from stream_ccsd.cli.command import (
+    ColumnsOption,
+    FieldOption,
+    columns_schema,
+    declared_fields,
+    given_flags,
+    with_options,
+)
 from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table, progress_bar
 from stream_ccsd.errors import StreamCcsdError
 
@@ -95,7 +101,7 @@ _OF_A_FILE = ("split", "label", "by", "columns", "field", "time_unit", "time_ori
 
 
 @with_options
-def fraud(options: FraudOptions, late: VerdictOptions) -> None:
+def fraud(options: FraudOptions, late: LateVerdictOptions) -> None:
     """Fraud on VAL and TEST accounts: rankings, operating points, detection delay, baselines beside them.
 
     The paper's protocol takes windows more densely where the label says fraud; the stream protocol cannot know labels.
@@ -152,7 +158,7 @@ def fraud(options: FraudOptions, late: VerdictOptions) -> None:
     emit(result, options.json_target, _show)
 
 
-def _late(options: FraudOptions, late: VerdictOptions, settings: Any, seeds: list[int]) -> None:
+def _late(options: FraudOptions, late: LateVerdictOptions, settings: Any, seeds: list[int]) -> None:
     """Labels come late, and are learnt from."""
     plan = chosen_plan(options, late, seeds)
     from offline.fraud.data import load_labelled
@@ -167,8 +173,8 @@ def _late(options: FraudOptions, late: VerdictOptions, settings: Any, seeds: lis
 
 def _settings(options: FraudOptions) -> Any:
     """The engine's; where labels are unknown, some of what is fitted on is taken to be fraud."""
-    from offline.fraud.handbook import ORIGIN
-    from replay.fitting import CONTAMINATION
+    from offline.fraud.verdicts import ORIGIN
+    from replay.run.fitting import CONTAMINATION
 
     unit, origin = options.time_unit, options.time_origin
     if options.protocol == "handbook" and unit is None:
@@ -187,15 +193,15 @@ def _settings(options: FraudOptions) -> Any:
 
 def _patterns(seeds: list[int], settings: Any, json_target: str | None) -> None:
     """Without a file: the simulator's patterns of fraud, each alone; without and with what else a town tells."""
-    from offline.fraud.patterns import run_patterns
-    from replay.simulated import town_settings
+    from offline.fraud.simulated import run_patterns
+    from replay.run.fitting import population_settings
 
     with progress_bar() as start:
         runs = {
             name: [run_patterns(800, 120, seed, chosen, start(f"{title}, seed {seed}")) for seed in seeds]
             for name, title, chosen in (
                 ("runs", "amounts and places", settings),
-                ("with_fields", "and countries, devices, hours", town_settings(settings)),
+                ("with_fields", "and countries, devices, hours", population_settings(settings)),
             )
         }
     emit(runs, json_target, _show_patterns)
@@ -215,7 +221,7 @@ def _show_patterns(console: Console, result: dict[str, Any]) -> None:
 
 
 def _show_kinds(console: Console, heading: str, runs: Runs, level: str, metric: str, of: str) -> None:
-    from offline.fraud.tables import cells, pattern_table
+    from offline.fraud.report import cells, pattern_table
 
     kinds = pattern_table(runs, level, metric, of)
     table = plain_table(escape(heading), ["score"], [escape(name) for name in kinds.columns])
@@ -239,7 +245,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
 
 
 def _show_paper(console: Console, runs: Runs) -> None:
-    from offline.fraud.tables import cells, label_blind_auc, paper_table
+    from offline.fraud.report import cells, label_blind_auc, paper_table
 
     variants = paper_table(runs).drop(columns="accuracy")  # one column less fits a terminal
     table = plain_table(f"paper protocol, account level, mean of {len(runs)} split(s)", ["variant"], variants.columns)
@@ -258,7 +264,7 @@ def _show_paper(console: Console, runs: Runs) -> None:
 
 
 def _show_stream(console: Console, runs: Runs) -> None:
-    from offline.fraud.tables import budget_sentence, cells, ranking_table
+    from offline.fraud.report import budget_sentence, cells, ranking_table
 
     first = runs[0]
     title = f"{first['protocol']} protocol, TEST, mean of {len(runs)} split(s); no labels, nothing from the future"

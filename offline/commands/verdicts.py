@@ -16,7 +16,7 @@ from stream_ccsd.calendar import Calendar, CalendarError
 from stream_ccsd.cli.command import given_flags
 from stream_ccsd.cli.output import plain_table
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.lessons.schedule import OFTEN
+from stream_ccsd.learning.schedule import OFTEN
 
 PROTOCOLS = ("verdicts", "handbook")
 _PANEL = "With --protocol verdicts or handbook"
@@ -25,7 +25,7 @@ _NOT_OF_THE_BOOK = ("budget", "explore", "label_delay", "days", "modes")
 
 
 @dataclass(frozen=True)
-class VerdictOptions:
+class LateVerdictOptions:
     """What is told of verdicts and lessons; lengths of time like 7d, 36h, or a number in the stream's own unit."""
 
     delay: Annotated[
@@ -85,10 +85,10 @@ class VerdictOptions:
     ] = True
 
 
-_NAMES = tuple(VerdictOptions.__dataclass_fields__)
+_NAMES = tuple(LateVerdictOptions.__dataclass_fields__)
 
 
-def refuse_others(options: Any, late: VerdictOptions, protocols: list[str]) -> None:
+def refuse_others(options: Any, late: LateVerdictOptions, protocols: list[str]) -> None:
     """Options of another protocol would be ignored: say so instead."""
     protocol = protocols[0]
     if protocol not in PROTOCOLS:
@@ -105,9 +105,9 @@ def refuse_others(options: Any, late: VerdictOptions, protocols: list[str]) -> N
         raise StreamCcsdError(f"{', '.join(needless)} mean nothing to --protocol {protocol}: leave them out")
 
 
-def chosen_plan(options: Any, late: VerdictOptions, seeds: list[int]) -> Callable[[Calendar], Any]:
+def chosen_plan(options: Any, late: LateVerdictOptions, seeds: list[int]) -> Callable[[Calendar], Any]:
     """What is to be run, once a calendar says how long a day is; mistakes are told before anything is read."""
-    from offline.fraud.desk import Mistakes
+    from offline.fraud.investigators import Mistakes
     from offline.fraud.verdicts import PEERS, Plan
 
     if len(seeds) != 1:

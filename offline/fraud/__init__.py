@@ -9,6 +9,6 @@ and ``queue`` say who knows what when, ``scoring`` runs engine and lessons, ``de
 could learn, ``judging`` has figures by week, ``handbook`` the Handbook's own weeks.
 """
 
-from offline.bench.peers import peer
+from offline.peers import peer
 
 peer("pandas")  # every module here works on its frames: said once, in a sentence, where it is missing

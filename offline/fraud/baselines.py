@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from offline.bench.peers import peer
 from offline.fraud.data import LabelledData
-from stream_ccsd.numeric import AnyArray, FloatArray
+from offline.peers import peer
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray
 
 # Baselines that know labels, and are therefore a ceiling rather than a rival.
 SUPERVISED = ("gradient_boosting",)

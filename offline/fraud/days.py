@@ -10,10 +10,10 @@ import numpy as np
 import pandas as pd
 
 from offline.fraud.data import LabelledData
-from replay.fitting import FIRST_PART, time_at
+from replay.run.fitting import FIRST_PART, time_at
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray, IntArray
 from stream_ccsd.settings import Settings
 
 # Share of a file's time after which results count: by then a learner has run for a while.

@@ -13,15 +13,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from offline.fraud.data import LabelledData
+from offline.fraud.data import Kind, LabelledData
 from offline.fraud.paper import run_paper
-from offline.fraud.periods import run_periods
-from offline.fraud.split import Kind
-from offline.fraud.stream import run_stream
+from offline.fraud.stream import run_periods, run_stream
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.progress import Progress
+from stream_ccsd.files import Progress, write_whole
 from stream_ccsd.settings import Settings
-from stream_ccsd.writing import write_whole
 
 # Part of every cache key: raised whenever a change of the code can change a result.
 RESULTS_VERSION = 3

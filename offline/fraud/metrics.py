@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from offline.bench.peers import peer
-from offline.fraud.split import Split
-from stream_ccsd.alert.threshold import threshold_by_f1
-from stream_ccsd.numeric import AnyArray, FloatArray, IntArray
+from offline.fraud.data import Split
+from offline.peers import peer
+from stream_ccsd.alerts.policy import threshold_by_f1
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray, IntArray
 
 _CURVE_POINTS = 150
 

@@ -12,16 +12,15 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from offline.fraud.data import LabelledData
+from offline.fraud.data import PARTS, LabelledData, split_accounts
 from offline.fraud.metrics import judge_accounts, ranking
-from offline.fraud.split import PARTS, split_accounts
-from stream_ccsd.compiling import compiled
 from stream_ccsd.divergence import median_bandwidth
-from stream_ccsd.library.index import Index, Scratch, build_index
-from stream_ccsd.library.windows import AccountHistory, library_windows
-from stream_ccsd.numeric import AnyArray, FloatArray
-from stream_ccsd.progress import Progress
-from stream_ccsd.score.divergence import ChangeLaw, LocalLaw, build_change_law, divergence_score
+from stream_ccsd.divergence.search.index import Index, Scratch, build_index
+from stream_ccsd.divergence.search.windows import AccountHistory, library_windows
+from stream_ccsd.divergence.window_score import ChangeDensity, LocalDensity, build_change_density, divergence_score
+from stream_ccsd.files import Progress
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray
+from stream_ccsd.numerics.compiling import compiled
 from stream_ccsd.settings import Settings
 
 MIN_TRANSACTIONS = 80
@@ -55,7 +54,7 @@ def run_paper(
 
     def account_scores(variant: Settings, stride_of: pd.Series) -> pd.Series:
         index = build_index(windows, variant, sigma_x)
-        law = build_change_law(index, variant, sigma_y)
+        law = build_change_density(index, variant, sigma_y)
         return pd.Series(
             {
                 a: highest_score(index, law, histories[a], stride_of[a], variant.local_history)
@@ -91,7 +90,7 @@ def run_paper(
     return result
 
 
-def highest_score(index: Index, law: ChangeLaw, history: AccountHistory, stride: int, local_history: int) -> float:
+def highest_score(index: Index, law: ChangeDensity, history: AccountHistory, stride: int, local_history: int) -> float:
     """The account's maximum over its windows at that stride; NaN where no window has an earlier one."""
     k = index.z.shape[1]
     ends = np.arange(k - 1, len(history.amounts), stride)
@@ -108,7 +107,7 @@ def highest_score(index: Index, law: ChangeLaw, history: AccountHistory, stride:
             ends,
             lags,
             Scratch.of(index),
-            LocalLaw.of_size(local_history),
+            LocalDensity.of_size(local_history),
         )
     )
 
@@ -116,7 +115,7 @@ def highest_score(index: Index, law: ChangeLaw, history: AccountHistory, stride:
 @compiled()
 def _highest(
     index: Index,
-    law: ChangeLaw,
+    law: ChangeDensity,
     amounts: FloatArray,
     categories: AnyArray,
     merchants: AnyArray,
@@ -125,7 +124,7 @@ def _highest(
     ends: AnyArray,
     lags: AnyArray,
     scratch: Scratch,
-    local: LocalLaw,
+    local: LocalDensity,
 ) -> float:
     highest = np.nan
     for end in ends:

@@ -12,13 +12,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from offline.fraud.days import Days
-from offline.fraud.desk import Desk
-from replay.fitting import FirstPart
+from offline.fraud.investigators import Investigators
+from replay.run.fitting import FirstPart
 from stream_ccsd.engine import Engine
-from stream_ccsd.lessons.learner import Learner
-from stream_ccsd.library.model import Model
-from stream_ccsd.numeric import FloatArray, IntArray
-from stream_ccsd.progress import Progress
+from stream_ccsd.files import Progress
+from stream_ccsd.learning.learner import Learner
+from stream_ccsd.model.model import Model
+from stream_ccsd.numerics.arrays import FloatArray, IntArray
 from stream_ccsd.result import Result
 from stream_ccsd.settings import Settings
 from stream_ccsd.verdict import Verdict
@@ -42,7 +42,7 @@ class Scorer(Protocol):
         """What verdicts on them would teach, where the scorer knows."""
 
 
-def run_days(days: Days, desk: Desk, scorer: Scorer, progress: Progress | None = None) -> FloatArray:
+def run_days(days: Days, desk: Investigators, scorer: Scorer, progress: Progress | None = None) -> FloatArray:
     """A scorer over all of a stream, the desk at work after each day: scores by row, NaN in the first part."""
     scores = np.full(len(days.time), np.nan)
     for day, rows in days:
@@ -136,7 +136,7 @@ class EngineScorer:
 class LearningScorer(EngineScorer):
     """The engine with lessons at set moments of the stream's time."""
 
-    desk: Desk
+    desk: Investigators
     learner: Learner
     every: float
     first_part: bool = False

@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from offline.bench.peers import peer
 from offline.fraud.days import WEEK, Days
-from offline.fraud.delayed import WINDOWS, DelayedRates
-from offline.fraud.desk import Desk
-from stream_ccsd.numeric import AnyArray, FloatArray
+from offline.fraud.investigators import Investigators
+from offline.fraud.raw_features import WINDOWS, DelayedRates
+from offline.peers import peer
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray
 
 # As scikit-learn has it by default, but for stopping early: that would hold back a tenth of the few frauds.
 BOOSTING: dict[str, Any] = {"max_iter": 100, "learning_rate": 0.1, "early_stopping": False}
@@ -22,7 +22,7 @@ class RawScorer:
     """Keeps raw features up to date with what a desk tells, day by day."""
 
     days: Days
-    desk: Desk
+    desk: Investigators
     raw: FloatArray
     """Features without labels, a row a transaction."""
     seed: int = 0

@@ -2,6 +2,10 @@
 
 Two modes. ``all``: every label becomes known a delay after its transaction. ``alerted``: each day investigators look at
 the most suspicious cards, within a budget; all other labels take much longer.
+
+The Fraud Detection Handbook's own protocol: its weeks, and the cards it takes out of its test days.
+
+Le Borgne et al., chapter 3: a week to train on, a week whose labels are not known, a week to test.
 """
 
 from __future__ import annotations
@@ -18,28 +22,50 @@ from typing import Any, Literal
 import numpy as np
 
 from offline import published
-from offline.fraud import handbook
 from offline.fraud.data import LabelledData
 from offline.fraud.days import Days
-from offline.fraud.delayed import raw_features
-from offline.fraud.desk import Desk, Mistakes
-from offline.fraud.judging import Judged
-from offline.fraud.queue import REST, Queue
-from offline.fraud.scoring import (
-    EngineScorer,
-    LearningScorer,
-    Replayed,
-    Scorer,
-    begin,
-    run_days,
-)
+from offline.fraud.investigators import REST, Investigators, Judged, Mistakes, Queue
+from offline.fraud.raw_features import raw_features
+from offline.fraud.scoring import EngineScorer, LearningScorer, Replayed, Scorer, begin, run_days
 from offline.fraud.supervised import Boosting, Forest, RawScorer
-from stream_ccsd.lessons.learner import Learner
-from stream_ccsd.lessons.schedule import Schedule
-from stream_ccsd.numeric import AnyArray, FloatArray
-from stream_ccsd.progress import Progress
+from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.files import Progress, write_whole
+from stream_ccsd.learning.learner import Learner
+from stream_ccsd.learning.schedule import Schedule
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray
 from stream_ccsd.settings import Settings
-from stream_ccsd.writing import write_whole
+
+ORIGIN = "2018-04-01"
+"""The moment of time 0 of the Handbook's stream, whose times are seconds."""
+TRAINED, TESTED = range(115, 122), range(129, 136)
+DELAY = 7
+
+
+def tested_rows(days: Days) -> AnyArray:
+    """Which transactions the Handbook tests on.
+
+    From each test day those of cards are left out that are known to be compromised by then: with fraud in the week of
+    training, or on a day whose labels came before this test day or an earlier one.
+
+    Raises
+    ------
+    StreamCcsdError
+        If the stream does not reach that far.
+    """
+    if days.last < TESTED[-1]:
+        raise StreamCcsdError(
+            f"{days.data.name} ends with day {days.last}: the Handbook's protocol tests days {TESTED[0]} to "
+            f"{TESTED[-1]} of its own stream. For another one, use --protocol verdicts"
+        )
+    compromised = np.zeros(int(days.account.max()) + 1, bool)
+    compromised[days.account[np.isin(days.day, TRAINED) & days.fraud]] = True
+    tested = np.zeros(len(days.day), bool)
+    for day in TESTED:
+        # Labels of a day are known when the delay has passed after its end.
+        compromised[days.account[(days.day == day - DELAY - 1) & days.fraud]] = True
+        tested |= (days.day == day) & ~compromised[days.account]
+    return tested
+
 
 Mode = Literal["all", "alerted"]
 OWN, LABEL_FREE, EVIDENCE = "learnt", "label-free", "label-free evidence"
@@ -97,8 +123,8 @@ def run_handbook(
 ) -> list[dict[str, Any]]:
     """One run: all labels after the delay, judged on the Handbook's test rows, its published table beside."""
     days = Days.of(data, settings)
-    days = days.until(handbook.TESTED[-1]).judged_since(handbook.TESTED[0])
-    run = _Stage(days, settings, plan, cache, start).run("all", handbook.tested_rows(days))
+    days = days.until(TESTED[-1]).judged_since(TESTED[0])
+    run = _Stage(days, settings, plan, cache, start).run("all", tested_rows(days))
     return [{**run, "mode": "handbook", "published": published.HANDBOOK}]
 
 
@@ -117,11 +143,11 @@ class _Stage:
         days, plan = self.days, self.plan
         delay = plan.delay if mode == "all" else plan.label_delay
         begun = begin(days, delay * days.length, self.settings, self._progress(f"{mode}: fit"))
-        desks: dict[str, Desk] = {}
+        desks: dict[str, Investigators] = {}
 
-        def opened(name: str) -> Desk:
+        def opened(name: str) -> Investigators:
             queue = Queue(plan.budget, plan.explore) if mode == "alerted" else None
-            desks[name] = Desk(days, delay * days.length, queue, plan.mistakes)
+            desks[name] = Investigators(days, delay * days.length, queue, plan.mistakes)
             return desks[name]
 
         every, desk = plan.every * days.length, opened(OWN)
@@ -164,10 +190,10 @@ class _Stage:
             "weeks": judged.by_week(),
         }
 
-    def _scores(self, mode: Mode, name: str, desk: Desk, scorer: Scorer) -> FloatArray:
+    def _scores(self, mode: Mode, name: str, desk: Investigators, scorer: Scorer) -> FloatArray:
         return run_days(self.days, desk, scorer, self._progress(f"{mode}: {name}"))
 
-    def _peer(self, mode: Mode, delay: float, name: str, kind: type[RawScorer], desk: Desk) -> FloatArray:
+    def _peer(self, mode: Mode, delay: float, name: str, kind: type[RawScorer], desk: Investigators) -> FloatArray:
         """From the cache, where it was run before: it takes minutes, and is not what changes."""
         place = None
         if self.cache is not None:

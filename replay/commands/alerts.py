@@ -13,15 +13,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from replay.commands.export import Rows, check_style, export
 from replay.commands.kafka import KafkaConfigOption, follow
 from replay.commands.options import OptionalStateOption, StateOption, check_account, number_or_date, stream_time
 from stream_ccsd.calendar import Calendar, alert_moment
 from stream_ccsd.cli.command import with_options
-from stream_ccsd.cli.output import JsonOption, check_target, emit, make_console, plain_table
+from stream_ccsd.cli.output import JsonOption, Rows, check_style, check_target, emit, export, make_console, plain_table
 from stream_ccsd.errors import StreamCcsdError
+from stream_ccsd.files import check_writable
 from stream_ccsd.stores import Ranking
-from stream_ccsd.writing import check_writable
 
 _COLUMNS = (
     *(
@@ -128,9 +127,9 @@ def _list(state: Path, options: AlertsOptions) -> None:
 
 def _stored(state: Path, options: AlertsOptions) -> tuple[Rows, Calendar, bool]:
     """Alerts of a state file, what its times mean, and whether there are verdicts."""
-    from replay.judging import reached_by, with_verdicts
-    from replay.state import StateFile
-    from replay.verdicts import open_beside
+    from replay.cases.judgement import reached_by, with_verdicts
+    from replay.cases.verdicts import open_beside
+    from replay.state.file import StateFile
 
     with closing(StateFile.open(state, read_only=True)) as file:
         calendar, reached = Calendar.from_dict(file.facts["calendar"]), reached_by(file)
@@ -185,10 +184,10 @@ def explain(
     json_target: JsonOption = None,
 ) -> None:
     """Explain one account: its timeline, its scores, and what is behind its alerts, as a picture and as text."""
+    from replay.cases.judgement import reached_by, with_verdicts
+    from replay.cases.verdicts import open_beside
     from replay.explain import Explanation, picture_kind, picture_name
-    from replay.judging import reached_by, with_verdicts
-    from replay.state import StateFile
-    from replay.verdicts import open_beside
+    from replay.state.file import StateFile
 
     check_target(json_target)
     path = Path(picture_name(account)) if out is None else out

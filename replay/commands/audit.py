@@ -28,18 +28,18 @@ def audit(
     Every line is chained to the one before by a hash, so a line that was changed, inserted or taken out is found. Lines
     cut off at the end are found by --expect with a hash that was noted elsewhere. Exit code 1: the chain is broken.
     """
-    from replay.book import Book, book_beside
-    from replay.watch.reading import StateReader
-    from replay.watch.sentences import shown
+    from replay.cases.audit_log import AuditLog, audit_log_beside
+    from replay.watch.live.follower import StateReader
+    from replay.watch.views.audit import shown
     from stream_ccsd.calendar import Calendar
 
     check_target(json_target)
     with closing(StateReader(state)) as reader:
         calendar = Calendar.from_dict(reader.facts["calendar"])
-    path = book_beside(state)
+    path = audit_log_beside(state)
     result: dict[str, Any] = {"book": str(path), "whole": True, "lines": 0, "head": None, "entries": []}
     if path.exists():
-        with Book.open(path, read_only=True) as book:
+        with AuditLog.open(path, read_only=True) as book:
             last = book.check()
             if expect is not None and not any(line.hash == expect for line in book.lines()):
                 raise StreamCcsdError(f"{path} does not contain a line with the hash {expect}: lines are missing")

@@ -17,7 +17,7 @@ def budget(state: StateOption, json_target: JsonOption = None) -> None:
     Every budget is tried on all recorded scores, by the rules that the replay alerted by.
     """
     from replay.budget import budgets
-    from replay.state import StateFile
+    from replay.state.file import StateFile
 
     check_target(json_target)
     with closing(StateFile.open(state, read_only=True)) as file:

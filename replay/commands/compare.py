@@ -11,11 +11,10 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from replay.commands.export import check_style, export
-from replay.words import per_thousand
+from replay.text import per_thousand
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.command import with_options
-from stream_ccsd.cli.output import JsonOption, check_target, emit, plain_table
+from stream_ccsd.cli.output import JsonOption, check_style, check_target, emit, export, plain_table
 from stream_ccsd.errors import StreamCcsdError
 
 _DAYS = {"day": 1.0, "week": 7.0}
@@ -68,8 +67,8 @@ def compare(options: CompareOptions) -> None:
     (Wilson), differences those of accounts drawn anew with replacement.
     """
     from replay.compare import compare as compared
-    from replay.shadow import challenger_beside
-    from replay.state import StateFile
+    from replay.run.challenger import challenger_beside
+    from replay.state.file import StateFile
 
     check_target(options.json_target)
     check_style(options.style, options.out)
@@ -97,16 +96,18 @@ def compare(options: CompareOptions) -> None:
 
 def _standings(options: CompareOptions, champion: Any) -> tuple[str, Any]:
     """What to judge by, and how that is called: a book of verdicts where there is one, else recorded labels."""
-    from replay.compare import recorded_labels, standings_of
-    from replay.judging import reached_by
-    from replay.verdicts import VerdictBook, book_beside
+    from replay.cases.judgement import reached_by
+    from replay.cases.verdicts import VerdictLog, audit_log_beside
+    from replay.compare import effective_verdicts_of, recorded_labels
 
     if options.verdicts == _NOTHING:
         return _NOTHING, None
-    book = book_beside(options.champion) if options.verdicts is None else Path(options.verdicts)
+    book = audit_log_beside(options.champion) if options.verdicts is None else Path(options.verdicts)
     if options.verdicts != _LABELS and (options.verdicts is not None or book.exists()):
-        with VerdictBook.open(book, read_only=True) as verdicts:
-            return str(book), standings_of((entry.verdict for entry in verdicts.entries()), reached_by(champion))
+        with VerdictLog.open(book, read_only=True) as verdicts:
+            return str(book), effective_verdicts_of(
+                (entry.verdict for entry in verdicts.entries()), reached_by(champion)
+            )
     labels = recorded_labels(champion.records)
     if labels is None and options.verdicts == _LABELS:
         raise StreamCcsdError(

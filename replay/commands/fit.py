@@ -20,10 +20,9 @@ from replay.commands.options import (
     file_calendar,
     stream_time,
 )
-from replay.words import per_thousand
+from replay.text import per_thousand
 from stream_ccsd.calendar import Calendar
-from stream_ccsd.cli.command import with_options
-from stream_ccsd.cli.options import ColumnsOption, FieldOption, columns_schema, declared_fields
+from stream_ccsd.cli.command import ColumnsOption, FieldOption, columns_schema, declared_fields, with_options
 from stream_ccsd.cli.output import JsonOption, check_target, emit, progress_bar
 from stream_ccsd.errors import StreamCcsdError
 
@@ -57,8 +56,8 @@ def fit(options: FitOptions) -> None:
 
     With a share below 1, the others can be replayed unseen: stream-ccsd replay --data FILE --model DIR --unseen.
     """
-    from replay.fitting import CONTAMINATION, fit_file, rate_of, with_rate
-    from replay.source import FileSource
+    from replay.run.fitting import CONTAMINATION, fit_file, rate_of, with_rate
+    from replay.sources.source import FileSource
 
     check_target(options.json_target)
     check_budget(options)
@@ -159,13 +158,13 @@ def simulate(options: SimulateOptions) -> None:
 
     A customer makes about 1.15 transactions a day: a million customers for ten days are some 11 million rows.
     """
-    from replay.simulated import write_simulated
-    from replay.simulator import Town
+    from replay.run.fitting import write_simulated
+    from replay.sources.simulator.population import Population
 
     check_target(options.json_target)
     with progress_bar() as start:
-        town = Town(options.customers, options.days, options.fraud_share, options.merchants, options.seed)
-        rows, frauds = write_simulated(town, options.out, start("days"))
+        population = Population(options.customers, options.days, options.fraud_share, options.merchants, options.seed)
+        rows, frauds = write_simulated(population, options.out, start("days"))
     facts = {
         "file": str(options.out),
         "transactions": rows,

@@ -13,8 +13,7 @@ from rich.console import Console
 from rich.markup import escape
 
 from stream_ccsd.calendar import show_alert_time
-from stream_ccsd.cli.output import emit, make_console, progress_bar
-from stream_ccsd.cli.signals import DEAD_LETTERS, STOPPED, stoppable
+from stream_ccsd.cli.output import DEAD_LETTERS, STOPPED, emit, make_console, progress_bar, stoppable
 from stream_ccsd.errors import StreamCcsdError
 
 KafkaConfigOption = Annotated[
@@ -48,9 +47,9 @@ def send(
 ) -> None:
     """A source to a topic; records that are no transactions to ``dead_letters.jsonl``."""
     with kafka_extra():
-        from replay.kafka import produce
-    from stream_ccsd.kafka.connection import parse_target
-    from stream_ccsd.kafka.logs import quiet_clients
+        from replay.produce import produce
+    from stream_ccsd.kafka.client import parse_target
+    from stream_ccsd.kafka.ops.logs import quiet_clients
 
     brokers, topic = parse_target(to)
     security = security_of(config)
@@ -96,8 +95,8 @@ def follow(
         raise StreamCcsdError(f"alerts off a topic come as table or json, not as {style}")
     with kafka_extra():
         from stream_ccsd.kafka.follow import follow_alerts
-    from stream_ccsd.kafka.connection import parse_target
-    from stream_ccsd.kafka.logs import quiet_clients
+    from stream_ccsd.kafka.client import parse_target
+    from stream_ccsd.kafka.ops.logs import quiet_clients
 
     # A topic need not be named: workers write alerts to "alerts" unless they are told otherwise.
     brokers, topic = parse_target(url if url.rstrip("/").count("/") > 2 else f"{url.rstrip('/')}/alerts")

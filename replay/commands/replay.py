@@ -9,22 +9,20 @@ from typing import Annotated, Any
 import typer
 
 from replay.commands.kafka import KafkaConfigOption, send
-from replay.commands.learning import (
-    AdaptOption,
-    DelayOption,
-    LearnOption,
-    VerdictsFromOption,
-    VerdictsOption,
-    check_learning,
-    chosen_learning,
-)
 from replay.commands.options import (
+    AdaptOption,
     AlertRateOption,
     AlertsPerDayOption,
+    DelayOption,
     EncodingOption,
     ExploreOption,
+    LearnOption,
     SettingsOption,
+    VerdictsFromOption,
+    VerdictsOption,
     check_budget,
+    check_learning,
+    chosen_learning,
     chosen_settings,
     chosen_threshold,
     file_calendar,
@@ -32,10 +30,25 @@ from replay.commands.options import (
 )
 from replay.commands.summary import FIRST_ALERTS, alert_printer, progress_of, show_drift, show_fit, show_summary
 from stream_ccsd.calendar import Calendar
-from stream_ccsd.cli.command import given_flags, with_options
-from stream_ccsd.cli.options import ColumnsOption, FieldOption, columns_schema, declared_fields
-from stream_ccsd.cli.output import Advance, JsonOption, check_target, emit, make_console, progress_bar
-from stream_ccsd.cli.signals import DEAD_LETTERS, STOPPED, stoppable
+from stream_ccsd.cli.command import (
+    ColumnsOption,
+    FieldOption,
+    columns_schema,
+    declared_fields,
+    given_flags,
+    with_options,
+)
+from stream_ccsd.cli.output import (
+    DEAD_LETTERS,
+    STOPPED,
+    Advance,
+    JsonOption,
+    check_target,
+    emit,
+    make_console,
+    progress_bar,
+    stoppable,
+)
 from stream_ccsd.errors import StreamCcsdError
 
 
@@ -135,8 +148,8 @@ def replay(options: ReplayOptions) -> None:
 
     Exit code 0: all records were scored; 3: some went to dead_letters.jsonl; 130: stopped by Ctrl-C, at a whole batch.
     """
-    from replay.pace import Pace
-    from replay.session import Session
+    from replay.run.session import Session
+    from replay.sources.source import Pace
 
     _check(options)
     pace = Pace.parse(options.speed)
@@ -218,16 +231,16 @@ class _Begun:
 
 
 def _begun(options: ReplayOptions, progress: Advance) -> _Begun:
-    from stream_ccsd.library.versions import load_model
+    from stream_ccsd.model.registry import load_model
 
     if options.data is not None:
         _check_file(options.data)
     challenger = None if options.challenger is None else load_model(options.challenger)
     if options.data is None:
-        from replay.simulated import simulated_replay
+        from replay.run.fitting import simulated_replay
 
-        town = options.customers, options.days, options.seed
-        model, source = simulated_replay(*town, _settings(options), progress)
+        population = options.customers, options.days, options.seed
+        model, source = simulated_replay(*population, _settings(options), progress)
         return _Begun(model, source, {}, challenger=challenger, place=_saved(options, model))
     if options.model is None:
         return _fitted(options.data, options, progress, challenger)
@@ -238,8 +251,8 @@ def _begun(options: ReplayOptions, progress: Advance) -> _Begun:
 
 def _saved(options: ReplayOptions, model: Any) -> Path | None:
     """Beside the state, for whoever looks at it: a page draws the laws behind an alert."""
-    from replay.database import check_free
-    from replay.state import model_beside
+    from replay.state.file import model_beside
+    from replay.state.schema import check_free
 
     if options.state is None:
         return None
@@ -251,8 +264,8 @@ def _saved(options: ReplayOptions, model: Any) -> Path | None:
 
 def _challenger(options: ReplayOptions, begun: _Begun, model: Any) -> Any:
     """The challenger's own replay of the same stream: read with its fields, alerted by its threshold."""
-    from replay.session import Session
-    from replay.shadow import NAME, challenger_beside
+    from replay.run.challenger import NAME, challenger_beside
+    from replay.run.session import Session
 
     state = None if options.state is None else challenger_beside(options.state)
     source, states = begun.source, dict[str, bytes]()
@@ -268,7 +281,7 @@ def _challenger(options: ReplayOptions, begun: _Begun, model: Any) -> Any:
 
 def _past(options: ReplayOptions, champion: Any, model: Any, until: float) -> dict[str, bytes]:
     """What accounts are like to a challenger where the stream begins, if the champion was fitted on what was before."""
-    from replay.fitting import FirstPart
+    from replay.run.fitting import FirstPart
     from stream_ccsd.transaction import Transaction
 
     assert options.data is not None
@@ -279,10 +292,10 @@ def _past(options: ReplayOptions, champion: Any, model: Any, until: float) -> di
 
 def _fitted(data: Path, options: ReplayOptions, progress: Advance, challenger: Any) -> _Begun:
     """A model of the file's own first part; a replay that is resumed has it beside its state."""
-    from replay.database import check_free
-    from replay.fitting import CONTAMINATION, FIRST_PART, FirstPart
-    from replay.state import model_beside
-    from stream_ccsd.library.model import Model, ModelError
+    from replay.run.fitting import CONTAMINATION, FIRST_PART, FirstPart
+    from replay.state.file import model_beside
+    from replay.state.schema import check_free
+    from stream_ccsd.model.model import Model, ModelError
 
     settings = _settings(options, contamination=CONTAMINATION)
     states: dict[str, bytes] = {}
@@ -336,7 +349,7 @@ def _file(
 
     It is read with the fields of the model, or those of its ``own``; ``--columns`` may name those of the challenger.
     """
-    from replay.source import FileSource, SortedSource, Wanted
+    from replay.sources.source import FileSource, SortedSource, Wanted
 
     _check_file(data)
     settings = _settings(options) if model is None else model.settings
@@ -368,15 +381,15 @@ def _settings(options: ReplayOptions, **defaults: Any) -> Any:
 
 def _check_file(data: Path) -> None:
     """Said at once, before a model is loaded."""
-    from replay.files import readable
+    from replay.sources.files import readable
 
     with readable(data):
         pass
 
 
 def _simulated_source(options: ReplayOptions) -> Any:
-    from replay.simulator import simulate
-    from replay.source import ListSource
+    from replay.sources.simulator.population import simulate
+    from replay.sources.source import ListSource
 
     _refuse(options, ("field",), "need --data: a simulated transaction has all of its fields")
     stream = simulate(accounts=options.customers, days=options.days, seed=options.seed)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.padding import Padding
 
-from replay.words import lesson_words, per_thousand, why_words
+from replay.text import learning_words, per_thousand, why_words
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.output import Advance, plain_table
 
@@ -65,7 +65,7 @@ def show_summary(console: Console, result: dict[str, Any]) -> None:
     if "challenger" in result:
         console.print(_challenger(result["challenger"], result), highlight=False, soft_wrap=True)
     if result["lessons"]:
-        console.print(escape(lesson_words(result["lessons"])), highlight=False, soft_wrap=True)
+        console.print(escape(learning_words(result["lessons"])), highlight=False, soft_wrap=True)
     if result.get("refused_verdicts"):
         dead = f"{result['outputs']}/verdict_dead_letters.jsonl"
         console.print(f"[bold]{result['refused_verdicts']:,} refused verdicts[/bold]: {escape(dead)}", soft_wrap=True)
@@ -164,9 +164,9 @@ def progress_of(show: Advance, source: Any) -> Callable[[Any, Any], None]:
     """Tells a progress bar how far a replay is."""
     alerts = 0
 
-    def progress(clock: Any, harvest: Any) -> None:
+    def progress(clock: Any, batch_output: Any) -> None:
         nonlocal alerts
-        alerts += len(harvest.alerts)
+        alerts += len(batch_output.alerts)
         rate = clock.events / clock.seconds if clock.seconds else 0.0
         note = f"{clock.events:,} records, {rate:,.0f}/s, {alerts:,} alerts"
         show(round(1000 * source.share()), 1000, note)

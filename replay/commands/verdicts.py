@@ -11,15 +11,13 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
-from replay.commands.export import Rows, check_style, export
 from replay.commands.options import StateOption, check_account, stream_time
-from replay.commands.verdict_options import VerdictOptions, login_name
+from replay.commands.verdict_topic import VerdictOptions, login_name
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.command import given_flags, with_options
-from stream_ccsd.cli.output import JsonOption, check_target, emit, make_console
-from stream_ccsd.cli.signals import DEAD_LETTERS
+from stream_ccsd.cli.output import DEAD_LETTERS, JsonOption, Rows, check_style, check_target, emit, export, make_console
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.writing import check_writable, write_whole
+from stream_ccsd.files import check_writable, write_whole
 
 _COLUMNS = (
     *("sequence", "recorded", "transaction", "account", "verdict", "who", "time", "when", "why", "source"),
@@ -36,9 +34,8 @@ def verdict(options: VerdictOptions, json_target: JsonOption = None) -> None:
     They are kept in a file beside the state, STATE.verdicts, to which any number of people may add at once, also while
     the replay runs.
     """
-    from replay.state import StateFile
-    from replay.verdict_files import read_verdicts
-    from replay.verdicts import VerdictBook, book_beside
+    from replay.cases.verdicts import VerdictLog, audit_log_beside, read_verdicts
+    from replay.state.file import StateFile
 
     check_target(json_target)
     _check(options)
@@ -48,7 +45,7 @@ def verdict(options: VerdictOptions, json_target: JsonOption = None) -> None:
         send(options, options.to, json_target)
         return
     assert options.state is not None
-    letters = options.dead_letters or _letters_beside(book_beside(options.state))
+    letters = options.dead_letters or _letters_beside(audit_log_beside(options.state))
     if options.file is not None:
         check_writable(letters)
     with closing(StateFile.open(options.state, read_only=True)) as state:
@@ -57,7 +54,7 @@ def verdict(options: VerdictOptions, json_target: JsonOption = None) -> None:
         said = _said(options, state, at) if options.file is None else {}
         if options.file is not None:
             next(read_verdicts(options.file, calendar, _given(options, at), options.encoding))  # is it a file of them?
-        with VerdictBook.create(book_beside(options.state)) as book:
+        with VerdictLog.create(audit_log_beside(options.state)) as book:
             one = options.file is None
             result = _one(book, state, said, at) if one else _many(book, state, options, letters, at)
     emit(result, json_target, lambda console, shown: _show_recorded(console, shown, calendar))
@@ -96,7 +93,7 @@ def _check(options: VerdictOptions) -> None:
 
 def _said(options: VerdictOptions, state: Any, at: float | None) -> dict[str, Any]:
     """What is said, of which transaction; a verdict but for its time."""
-    from replay.judging import alerted, checked, latest_of
+    from replay.cases.judgement import alerted, checked, latest_of
 
     transaction, account = options.transaction, options.account
     if options.alert is not None:
@@ -115,11 +112,11 @@ def _given(options: VerdictOptions, at: float | None) -> dict[str, Any]:
 
 
 def _one(book: Any, state: Any, said: dict[str, Any], at: float | None) -> dict[str, Any]:
-    from replay.judging import checked, judge, latest_of, reached_by, stood
+    from replay.cases.judgement import checked, effective_verdicts_at, latest_of, reached_by, record_verdict
 
     key, reached = (said["account"], said["transaction"]), reached_by(state)
     before, newest = book.standing(*key, reached), state.records.newest_time()
-    entry = judge(book, said, at=at, newest=newest, before=before, latest=latest_of(state))
+    entry = record_verdict(book, said, at=at, newest=newest, before=before, latest=latest_of(state))
     stands = book.standing(*key, reached)
     counts = checked(said, at) if stands is None else stands.verdict
     return {
@@ -131,12 +128,12 @@ def _one(book: Any, state: Any, said: dict[str, Any], at: float | None) -> dict[
         "disputed": int(stands is not None and stands.disputed),
         "dead_letters": 0,
         "entry": (entry or next(known for known in book.of(*key) if known.verdict == counts)).to_dict(),
-        "standing": stood(stands),
+        "standing": effective_verdicts_at(stands),
     }
 
 
 def _many(book: Any, state: Any, options: VerdictOptions, letters: Path, at: float | None) -> dict[str, Any]:
-    from replay.judging import record_file
+    from replay.cases.judgement import record_file
 
     assert options.file is not None
     done = record_file(book, state, options.file, _given(options, at), options.encoding)
@@ -217,9 +214,9 @@ class VerdictsOptions:
 @with_options
 def verdicts(options: VerdictsOptions, json_target: JsonOption = None) -> None:
     """Show who found what, when and why, what counts now, what is disputed, and what waits for its transaction."""
-    from replay.judging import judged
-    from replay.state import StateFile
-    from replay.verdicts import book_beside, open_beside
+    from replay.cases.judgement import judged
+    from replay.cases.verdicts import audit_log_beside, open_beside
+    from replay.state.file import StateFile
 
     check_target(json_target)
     check_style(options.style, options.out)
@@ -239,7 +236,7 @@ def verdicts(options: VerdictsOptions, json_target: JsonOption = None) -> None:
                 recorded = sum(1 for _ in book.entries()) if options.check else 0
                 found = judged(book, state, **chosen)
     result = {
-        "book": str(book_beside(options.state)),
+        "book": str(audit_log_beside(options.state)),
         "verdicts": sum(len(row["history"]) for row in found),
         "disputed": sum(row["disputed"] for row in found),
         "waiting": sum(row["waiting"] for row in found),

@@ -19,13 +19,12 @@ from rich.markup import escape
 
 from replay.commands.kafka import KafkaConfigOption
 from replay.commands.options import OptionalStateOption, check_account
-from replay.commands.verdict_options import login_name
+from replay.commands.verdict_topic import login_name
 from replay.watch.demo import SPEED
 from stream_ccsd.cli.command import given_flags, with_options
-from stream_ccsd.cli.output import JsonOption, check_target, make_console
-from stream_ccsd.cli.signals import stoppable
+from stream_ccsd.cli.output import JsonOption, check_target, make_console, stoppable
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.writing import write_whole
+from stream_ccsd.files import write_whole
 
 _LOOK_AGAIN = 0.1
 # Seconds that the first answer may wait for what was recorded before; a longer history is seen to grow.
@@ -149,7 +148,7 @@ def watch(options: WatchOptions) -> None:
     _check(options)
     with page_extra():
         from replay.watch.app import build_app
-        from replay.watch.serving import is_loopback, listen, serve, url_of
+        from replay.watch.server import is_loopback, listen, serve, url_of
 
     console = make_console(stderr=options.json_target == "-")
     with stoppable() as stop, ExitStack() as stack:
@@ -182,7 +181,7 @@ def page_extra() -> Iterator[None]:
 
 def _check(options: WatchOptions) -> None:
     """Everything that can be wrong with the options together, before there is work."""
-    from replay.pace import Pace
+    from replay.sources.source import Pace
 
     check_target(options.json_target)
     if options.source is None and (given := given_flags(options, _OF_KAFKA)):
@@ -198,8 +197,8 @@ def _check(options: WatchOptions) -> None:
 
 
 def _access(options: WatchOptions, loopback: bool) -> Any:
-    from replay.watch.doors.access import chosen_access
-    from replay.watch.doors.users import Users
+    from replay.watch.auth.access import chosen_access
+    from replay.watch.auth.users import Users
 
     by_header = options.user_header is not None
     return chosen_access(
@@ -275,9 +274,9 @@ def _report(demo: Any, stop: Callable[[], bool]) -> None:
 
 def _watched(options: WatchOptions, state: Path, sender: Any) -> Any:
     with page_extra():
-        from replay.watch.watched import Watched
+        from replay.watch.service import PageService
 
-    watched = Watched(state, claim_seconds=60 * options.claim_minutes, send=sender, models=options.model)
+    watched = PageService(state, claim_seconds=60 * options.claim_minutes, send=sender, models=options.model)
     threading.Thread(target=_settle, args=(watched,), daemon=True).start()
     return watched
 

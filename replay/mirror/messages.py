@@ -14,9 +14,8 @@ from math import isfinite
 from typing import Any, Protocol
 
 from stream_ccsd.records import Column, DeadLetter, json_schemas, score_columns
-from stream_ccsd.status import Status
 from stream_ccsd.stores import Record
-from stream_ccsd.transaction import MAX_NUMBER
+from stream_ccsd.transaction import MAX_NUMBER, Status
 
 LARGEST = 1 << 20
 """Bytes of a score or an alert: far more than any has."""

@@ -3,6 +3,8 @@
 The mirror runs in a thread of its own. Each batch is one SQLite transaction that also holds how far each topic was
 read: killed at any moment, it goes on behind the last whole batch, and nothing is lost or there twice. It needs no
 consumer group, and any number of pages may each have their own.
+
+Verdicts to their topic, from where learner and workers take them.
 """
 
 from __future__ import annotations
@@ -18,12 +20,84 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from replay.mirror.following import Following
-from replay.mirror.sending import PATIENCE, Sender
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from replay.mirror.follow import Following
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.kafka.logs import quiet_clients
+from stream_ccsd.kafka.client import BrokerError, admin_client, explain, start_client
+from stream_ccsd.kafka.codec import verdict_message
+from stream_ccsd.kafka.faust.metadata import describe
+from stream_ccsd.kafka.ops.logs import quiet_clients
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.verdict import Verdict
+
+# Somebody is waiting in front of a page: seconds, and milliseconds for the client.
+PATIENCE = 10.0
+_UNANSWERED = 5_000
+
+
+class Sender:
+    """An idempotent producer that is made when it is needed, and anew after a failure. One asyncio loop's."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._producer: Any = None
+        self._one = asyncio.Lock()
+
+    async def send(self, verdicts: Sequence[Verdict]) -> None:
+        """Return when the broker has all of them, on all replicas that are in sync.
+
+        Raises
+        ------
+        BrokerError
+            If that is not certain; those that came through may be sent again, and count once.
+        """
+        brokers = self._settings.brokers
+        async with self._one:
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    producer = await self._started()
+                    waiting = [
+                        await producer.send(self._settings.verdicts, verdict_message(v), key=v.account.encode())
+                        for v in verdicts
+                    ]
+                    await asyncio.gather(*waiting)
+            except BrokerError as error:  # it did not even begin
+                raise BrokerError(f"not sent, try again: {error}") from error
+            except (KafkaError, OSError, TimeoutError) as error:
+                await self.close()
+                raise BrokerError(f"not confirmed, try again: {explain(brokers, error)}") from error
+
+    async def _started(self) -> Any:
+        if self._producer is not None:
+            return self._producer
+        settings, security = self._settings, self._settings.security()
+        async with admin_client(settings.brokers, security) as admin:
+            if settings.verdicts not in (await describe(admin, [settings.verdicts])).topics:
+                raise BrokerError(
+                    f"{settings.brokers} has no topic {settings.verdicts!r}: start a worker or 'stream-ccsd learn', "
+                    "which make it"
+                )
+        producer = AIOKafkaProducer(
+            bootstrap_servers=settings.brokers,
+            acks="all",
+            enable_idempotence=True,
+            request_timeout_ms=_UNANSWERED,
+            **security.client_options(),
+        )
+        await start_client(producer, settings.brokers)
+        self._producer = producer
+        return producer
+
+    async def close(self) -> None:
+        """Forget the client; the next verdict gets a new one."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            # Without a broker it would wait for ever, and raises a cancellation of its own.
+            with contextlib.suppress(Exception, asyncio.CancelledError):
+                await asyncio.wait_for(producer.stop(), timeout=2.0)
+
 
 KEEP, KEEP_ALERTS = 1_000_000, 100_000
 """Transactions and alerts in the local file; of dead letters as many as of alerts."""

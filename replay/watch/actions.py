@@ -14,8 +14,8 @@ from starlette.datastructures import FormData
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
-from replay.watch.doors.access import Identity
-from replay.watch.errors import RefusedError
+from replay.watch.auth.access import Identity
+from replay.watch.formats import RefusedError
 from replay.watch.pages import wants_json
 from replay.watch.protocol import Watchable
 from stream_ccsd.errors import StreamCcsdError

@@ -20,16 +20,16 @@ from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Re
 from starlette.routing import Route
 
 from replay.watch.actions import ACTIONS, act, form_of, local_path
-from replay.watch.doors.access import Access, Identity
-from replay.watch.doors.gate import Gate, Shield, cookie_text
-from replay.watch.doors.limits import Limits, WrongTokens, by_address
-from replay.watch.doors.lines import Lines
-from replay.watch.doors.sessions import Sessions
-from replay.watch.errors import NotFoundError, RefusedError
-from replay.watch.events import Streams, place_of
-from replay.watch.exports import TABLES, exported
+from replay.watch.auth.access import Access, Identity
+from replay.watch.auth.connections import Connections
+from replay.watch.auth.limits import Limits, WrongTokens, by_address
+from replay.watch.auth.middleware import AuthMiddleware, HeaderMiddleware, cookie_text
+from replay.watch.auth.users import BrowserSessions
+from replay.watch.formats import NotFoundError, RefusedError
+from replay.watch.live.events import Streams, place_of
 from replay.watch.pages import Pages, Static
 from replay.watch.protocol import Watchable
+from replay.watch.views.exports import TABLES, exported
 
 _HOME = "/now"
 # Threads for what people do; others show pages.
@@ -61,16 +61,21 @@ def build_app(
     app = Starlette(
         routes=page.routes(),
         middleware=[
-            Middleware(Shield, fail=page.pages.fail),
+            Middleware(HeaderMiddleware, fail=page.pages.fail),
             Middleware(
-                Gate, access=access, sessions=page.sessions, limits=page.limits, cookie=cookie, wrong=page.wrong
+                AuthMiddleware,
+                access=access,
+                sessions=page.sessions,
+                limits=page.limits,
+                cookie=cookie,
+                wrong=page.wrong,
             ),
         ],
         exception_handlers={HTTPException: failed},
     )
     app.router.redirect_slashes = False
     app.state.streams = page.streams
-    app.state.lines = Lines(page.limits, access.is_proxy)
+    app.state.lines = Connections(page.limits, access.is_proxy)
     app.state.writers = CapacityLimiter(_WRITERS)
     app.state.sessions = page.sessions
     return app
@@ -92,7 +97,7 @@ class _Page:
         beat: float,
     ) -> None:
         self.watched, self.access, self.limits, self.cookie = watched, access, limits, cookie
-        self.sessions = Sessions()
+        self.sessions = BrowserSessions()
         self.wrong = WrongTokens(self.limits)
         self._static = Static(static)
         run = secrets.token_hex(8)

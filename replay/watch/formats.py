@@ -1,4 +1,7 @@
-"""How values are written: for people in templates, and as JSON that every browser reads."""
+"""How values are written: for people in templates, and as JSON that every browser reads.
+
+What may be refused to whoever looks at the page, and how that is said over HTTP.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from stream_ccsd.calendar import Calendar, plain_number
+from stream_ccsd.errors import StreamCcsdError
 
 _NOTHING = "–"
 
@@ -108,3 +112,15 @@ def _written(value: Any, write: Callable[[float], str]) -> str:
         return write(value) if math.isfinite(value) else f"{value:g}"
     except (OverflowError, OSError, ValueError):
         return f"{value:g}"
+
+
+class NotFoundError(StreamCcsdError):
+    """There is no such account, alert or page (404)."""
+
+
+class RefusedError(StreamCcsdError):
+    """A request that is not answered: with which status, why, and what to do instead."""
+
+    def __init__(self, status: int, said: str, headers: Mapping[str, str] | None = None) -> None:
+        super().__init__(said)
+        self.status, self.headers = status, dict(headers or {})

@@ -15,11 +15,10 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, JSONResponse, Response
 
-from replay.desk import TakenError
-from replay.watch.doors.access import Identity
-from replay.watch.doors.users import includes
-from replay.watch.errors import NotFoundError, RefusedError
-from replay.watch.formats import filters
+from replay.cases.cases import TakenError
+from replay.watch.auth.access import Identity
+from replay.watch.auth.users import includes
+from replay.watch.formats import NotFoundError, RefusedError, filters
 from replay.watch.protocol import Watchable
 from stream_ccsd.errors import StreamCcsdError
 

@@ -51,45 +51,45 @@ def add(
     json_target: JsonOption = None,
 ) -> None:
     """Add a model as the newest version; one that is there already stays as it is."""
-    from stream_ccsd.library.model import Model
-    from stream_ccsd.library.versions import Versions
+    from stream_ccsd.model.model import Model
+    from stream_ccsd.model.registry import Registry
 
     check_target(json_target)
-    _done(folder, "added", Versions(folder).add(Model.load(model)), json_target)
+    _done(folder, "added", Registry(folder).add(Model.load(model)), json_target)
 
 
 @app.command()
 def pin(version: VersionArgument, folder: FolderOption, json_target: JsonOption = None) -> None:
     """Use this version until it is unpinned, whatever is added."""
-    from stream_ccsd.library.versions import Versions
+    from stream_ccsd.model.registry import Registry
 
     check_target(json_target)
-    _done(folder, "pinned", Versions(_known(folder)).pin(version), json_target)
+    _done(folder, "pinned", Registry(_known(folder)).pin(version), json_target)
 
 
 @app.command()
 def unpin(folder: FolderOption, json_target: JsonOption = None) -> None:
     """Use the newest version again, and those that will be added."""
-    from stream_ccsd.library.versions import Versions
+    from stream_ccsd.model.registry import Registry
 
     check_target(json_target)
-    _done(folder, "unpinned", Versions(_known(folder)).unpin(), json_target)
+    _done(folder, "unpinned", Registry(_known(folder)).unpin(), json_target)
 
 
 @app.command()
 def rollback(folder: FolderOption, json_target: JsonOption = None) -> None:
     """Go back to the version before the one in use, and pin it."""
-    from stream_ccsd.library.versions import Versions
+    from stream_ccsd.model.registry import Registry
 
     check_target(json_target)
-    _done(folder, "rolled back", Versions(_known(folder)).rollback(), json_target)
+    _done(folder, "rolled back", Registry(_known(folder)).rollback(), json_target)
 
 
 def _known(folder: Path) -> Path:
     """Nothing is to be made where somebody mistyped a name."""
-    from stream_ccsd.library.versions import is_versions
+    from stream_ccsd.model.registry import is_registry
 
-    if not is_versions(folder):
+    if not is_registry(folder):
         raise StreamCcsdError(
             f"there are no model versions in {folder}: add one with 'stream-ccsd models add MODEL --in {folder}'"
         )
@@ -97,9 +97,9 @@ def _known(folder: Path) -> Path:
 
 
 def _listed(folder: Path) -> dict[str, Any]:
-    from stream_ccsd.library.versions import Versions
+    from stream_ccsd.model.registry import Registry
 
-    versions = Versions(_known(folder))
+    versions = Registry(_known(folder))
     choice = versions.choice()
     return {
         "folder": str(folder),
@@ -111,9 +111,9 @@ def _listed(folder: Path) -> dict[str, Any]:
 
 
 def _done(folder: Path, what: str, name: str | None, json_target: str | None) -> None:
-    from stream_ccsd.library.versions import Versions
+    from stream_ccsd.model.registry import Registry
 
-    current = Versions(folder).current()
+    current = Registry(folder).current()
     emit(
         {"folder": str(folder), "done": what, "version": name, "current": current},
         json_target,

@@ -6,7 +6,7 @@ of a series is compared (its value, its slope, or both); ``bandwidths`` are the 
 ``estimator`` puts all that behind scikit-learn's fit and predict.
 """
 
+from stream_ccsd.clustering.bandwidths import Output, slope, standardised
 from stream_ccsd.clustering.medoids import Clustering, k_medoids
-from stream_ccsd.clustering.outputs import Output, slope, standardised
 
 __all__ = ["Clustering", "Output", "k_medoids", "slope", "standardised"]

@@ -8,14 +8,20 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stream_ccsd.clustering.bandwidths import TAUS, Bandwidths, bandwidth_grid
-from stream_ccsd.clustering.geometry import NEIGHBOURS, Geometry
-from stream_ccsd.clustering.medoids import Method, k_medoids
-from stream_ccsd.clustering.outputs import Output, check_series, series_array, standardised
+from stream_ccsd.clustering.bandwidths import (
+    TAUS,
+    Bandwidths,
+    Output,
+    bandwidth_grid,
+    check_series,
+    series_array,
+    standardised,
+)
+from stream_ccsd.clustering.medoids import NEIGHBOURS, Geometry, Method, k_medoids
 from stream_ccsd.clustering.selection import DEFAULT_OUTPUTS, Criterion, select_bandwidths
 from stream_ccsd.clustering.series import MOST_AT_ONCE, Landmarks, Measure, cluster_series
-from stream_ccsd.divergence.weights import Weighting
-from stream_ccsd.numeric import FloatArray, IntArray
+from stream_ccsd.divergence.kernels import Weighting
+from stream_ccsd.numerics.arrays import FloatArray, IntArray
 
 try:
     from sklearn.base import BaseEstimator, ClusterMixin, TransformerMixin

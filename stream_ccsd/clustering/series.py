@@ -7,12 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from stream_ccsd.clustering.bandwidths import Bandwidths, DivergenceMatrices
-from stream_ccsd.clustering.geometry import Geometry
-from stream_ccsd.clustering.medoids import Clustering, Method, k_medoids
-from stream_ccsd.divergence.weights import Weighting
-from stream_ccsd.numeric import FloatArray
-from stream_ccsd.progress import Progress
-from stream_ccsd.sampling import some_rows
+from stream_ccsd.clustering.medoids import Clustering, Geometry, Method, k_medoids
+from stream_ccsd.divergence.kernels import Weighting
+from stream_ccsd.files import Progress
+from stream_ccsd.numerics.arrays import FloatArray, some_rows
 
 # Up to so many series all pairs are compared: 5,000 squared are 200 MB, 20,000 squared would be 3.2 GB.
 MOST_AT_ONCE = 5000

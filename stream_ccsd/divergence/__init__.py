@@ -6,13 +6,18 @@ of that likeness, within p, within q and across, give the divergence (``estimato
 one matrix product (``pairwise``) because the Gaussian is a short cosine sum (``fourier``).
 """
 
-from stream_ccsd.divergence.bandwidth import iqr_bandwidth, median_bandwidth, time_bandwidth
+from stream_ccsd.divergence.embedding import cut_spectrum, effective_rank
 from stream_ccsd.divergence.estimator import GramTerms, Sample, conditional_divergence, gram_terms
 from stream_ccsd.divergence.fourier import FourierFeatures, TooManyFrequenciesError
-from stream_ccsd.divergence.kernels import OutputKernel
+from stream_ccsd.divergence.kernels import (
+    OutputKernel,
+    condition_weights,
+    iqr_bandwidth,
+    median_bandwidth,
+    pair_weights,
+    time_bandwidth,
+)
 from stream_ccsd.divergence.pairwise import PairwiseDivergence, pairwise_divergence
-from stream_ccsd.divergence.spectrum import cut_spectrum, effective_rank
-from stream_ccsd.divergence.weights import condition_weights, pair_weights
 
 __all__ = [
     "FourierFeatures",

@@ -8,9 +8,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stream_ccsd.divergence.kernels import OutputKernel, check_bandwidth, log_weighted_gaussian_sum, scaled
-from stream_ccsd.divergence.weights import Weighting, pair_weights
-from stream_ccsd.numeric import RELATIVE_RIDGE, AnyArray, FloatArray
+from stream_ccsd.divergence.kernels import (
+    OutputKernel,
+    Weighting,
+    check_bandwidth,
+    log_weighted_gaussian_sum,
+    pair_weights,
+    scaled,
+)
+from stream_ccsd.numerics.arrays import RELATIVE_RIDGE, AnyArray, FloatArray
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +123,7 @@ def conditional_divergence(
     weighting
         ``two-sided`` (Eq. 3 of the paper) or ``one-sided`` (its Table 1); see :func:`pair_weights`.
     ridge
-        The ridge ``e``; by default :data:`~stream_ccsd.numeric.RELATIVE_RIDGE` times the median of the two
+        The ridge ``e``; by default :data:`~stream_ccsd.numerics.arrays.RELATIVE_RIDGE` times the median of the two
         self-terms, which caps the divergence near 23 nats. 0 switches it off; the sums are taken in logarithms
         and stay finite all the same, unless ``mismatch`` is 0 and no category of ``p`` occurs in ``q``: ``inf``.
     leave_one_out

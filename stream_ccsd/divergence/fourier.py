@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stream_ccsd.compiling import compiled
 from stream_ccsd.divergence.kernels import check_bandwidth
-from stream_ccsd.numeric import FEATURE_TOLERANCE, MAX_FREQUENCIES, FloatArray, IntArray
+from stream_ccsd.numerics.arrays import FEATURE_TOLERANCE, MAX_FREQUENCIES, FloatArray, IntArray
+from stream_ccsd.numerics.compiling import compiled
 
 
 class TooManyFrequenciesError(ValueError):

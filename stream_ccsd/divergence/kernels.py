@@ -1,14 +1,22 @@
-"""The kernels of the output space, in logarithms: a Gaussian on numbers times a match kernel on categories."""
+"""The kernels of the output space, in logarithms: a Gaussian on numbers times a match kernel on categories.
+
+Bandwidths from data: medians and interquartile ranges over pairs, sampled where there are too many.
+
+Weights of the condition space: how much each observed point speaks for a reference point.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy.spatial.distance import cdist
 
-from stream_ccsd.compiling import compiled
-from stream_ccsd.numeric import SMALLEST_RELATIVE_BANDWIDTH, AnyArray, FloatArray
+from stream_ccsd.numerics.arrays import BANDWIDTH_PAIRS, SMALLEST_RELATIVE_BANDWIDTH, AnyArray, FloatArray, IntArray
+from stream_ccsd.numerics.compiling import compiled
 
 
 @dataclass(frozen=True)
@@ -119,3 +127,131 @@ def _per_dimension(name: str, value: float | Sequence[float], dimensions: int) -
     if array.size != dimensions:
         raise ValueError(f"{name} has {array.size} values for {dimensions} dimensions")
     return array
+
+
+def median_bandwidth(points: ArrayLike, *, pairs: int = BANDWIDTH_PAIRS, seed: int = 0) -> float:
+    """Median Euclidean distance between two different points (the paper's rule for window vectors).
+
+    Parameters
+    ----------
+    points
+        A vector of numbers or a table of vectors; rows with a missing value are left out.
+    pairs
+        With more pairs than this, the median of a random sample of as many.
+    seed
+        Of that sample.
+
+    Raises
+    ------
+    ValueError
+        If fewer than two points are complete, or the median is 0 (more than half of all pairs are equal).
+
+    >>> median_bandwidth([0.0, 1.0, 3.0])
+    2.0
+    """
+    table = _complete_rows(points)
+    i, j = _pairs(len(table), pairs, seed)
+    return _positive(float(np.median(np.sqrt(np.sum((table[i] - table[j]) ** 2, axis=1)))), "median distance")
+
+
+def iqr_bandwidth(values: ArrayLike, *, pairs: int = BANDWIDTH_PAIRS, seed: int = 0) -> float:
+    """``IQR / 1.349`` of the signed differences of two values: a standard deviation that outliers cannot move.
+
+    Arguments and errors as in :func:`median_bandwidth`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> round(iqr_bandwidth(rng.normal(size=5000)), 1)  # differences of unit normals: sqrt(2)
+    1.4
+    """
+    flat = _complete_rows(np.asarray(values, dtype=np.float64).ravel())[:, 0]
+    i, j = _pairs(len(flat), pairs, seed)
+    difference = flat[i] - flat[j]
+    # Each unordered pair stands for both its signs, so the quartiles lie symmetrically around 0.
+    low, high = np.percentile(np.concatenate([difference, -difference]), [25, 75])
+    return _positive(float(high - low) / 1.349, "interquartile range")
+
+
+def time_bandwidth(tau: float, length: int) -> float:
+    """The paper's convention for the time kernel: ``tau <= 1`` is a share of the series' length.
+
+    >>> time_bandwidth(0.05, 140), time_bandwidth(5, 140)
+    (7.0, 5.0)
+    """
+    return float(tau * length if tau <= 1 else tau)
+
+
+def _complete_rows(points: ArrayLike) -> FloatArray:
+    table = np.asarray(points, dtype=np.float64)
+    table = table[:, None] if table.ndim == 1 else table
+    if table.ndim != 2:
+        raise ValueError(f"expected a vector or a table, got {table.ndim} dimensions")
+    table = table[~np.isnan(table).any(axis=1)]
+    if len(table) < 2:
+        raise ValueError("a bandwidth needs at least two points without a missing value")
+    if np.isinf(table).any():
+        raise ValueError("a bandwidth needs finite values")
+    return table
+
+
+def _pairs(n: int, limit: int, seed: int) -> tuple[IntArray, IntArray]:
+    if n * (n - 1) // 2 <= limit:
+        i, j = np.triu_indices(n, k=1)
+        return i.astype(np.int64), j.astype(np.int64)
+    rng = np.random.default_rng(seed)
+    i = rng.integers(0, n, size=limit)
+    j = (i + rng.integers(1, n, size=limit)) % n
+    return i, j
+
+
+def _positive(value: float, what: str) -> float:
+    if not value > 0:
+        raise ValueError(f"the {what} is 0: more than half of the points are equal, so name a bandwidth yourself")
+    return value
+
+
+Weighting = Literal["two-sided", "one-sided"]
+
+
+def condition_weights(reference: FloatArray, condition: FloatArray, tau: float) -> FloatArray:
+    r"""Row-normalised Gaussian weights (the matrices ``A`` and ``B`` of the paper).
+
+    .. math:: A_{li} = \frac{K_\tau(x_l, x_i)}{\sum_{i'} K_\tau(x_l, x_{i'})}
+
+    Computed as a softmax of ``-d^2 / 2 tau^2``: a reference point far from every observed point gives its
+    weight to the nearest ones, which is the limit of the formula where the plain quotient is 0/0.
+
+    >>> condition_weights(np.array([[0.0], [1e9]]), np.array([[0.0], [1.0]]), tau=0.1).round(3)
+    array([[1., 0.],
+           [0., 1.]])
+    """
+    check_bandwidth("tau", tau)
+    left, right = scaled(reference, condition, np.full(reference.shape[1], tau))
+    squared = cdist(left, right, "sqeuclidean")
+    weights: FloatArray = np.exp(-0.5 * (squared - squared.min(axis=1, keepdims=True)))
+    weights /= weights.sum(axis=1, keepdims=True)
+    return weights
+
+
+def pair_weights(
+    condition_p: FloatArray,
+    condition_q: FloatArray,
+    tau: float,
+    weighting: Weighting,
+    reference: FloatArray,
+) -> FloatArray:
+    """Weight of each pair of observed points in a Gram term ``I_pq``; all of them sum to 1.
+
+    ``two-sided`` is ``A^T B / n_r`` of Eq. 3: both laws are smoothed towards the reference points.
+    ``one-sided`` lets the points of one law stand for themselves and smooths only the other, averaged over
+    both directions; that is what reproduces Table 1 of the paper. It has no reference points of its own and
+    is not positive semi-definite.
+    """
+    if weighting == "two-sided":
+        a = condition_weights(reference, condition_p, tau)
+        b = condition_weights(reference, condition_q, tau)
+        return a.T @ b / len(reference)
+    if weighting == "one-sided":
+        forward = condition_weights(condition_p, condition_q, tau) / len(condition_p)
+        backward = condition_weights(condition_q, condition_p, tau) / len(condition_q)
+        return 0.5 * (forward + backward.T)
+    raise ValueError(f"weighting must be 'two-sided' or 'one-sided', got {weighting!r}")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from stream_ccsd.numeric import AnyArray, FloatArray
+from stream_ccsd.numerics.arrays import AnyArray, FloatArray
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, get_type_hints
 import typer
 
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.kafka.connection import MECHANISMS, Security, is_topic, parse_brokers
+from stream_ccsd.kafka.client import MECHANISMS, Security, is_topic, parse_brokers
 
 PREFIX = "STREAM_CCSD_"
 Guarantee = Literal["effectively-once", "best-effort"]

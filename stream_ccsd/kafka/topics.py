@@ -11,8 +11,8 @@ from aiokafka.admin import NewTopic
 from aiokafka.errors import TopicAlreadyExistsError, for_code
 
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.kafka.connection import BrokerError, admin_client
-from stream_ccsd.kafka.metadata import Topic, configs, describe
+from stream_ccsd.kafka.client import BrokerError, admin_client
+from stream_ccsd.kafka.faust.metadata import Topic, configs, describe
 from stream_ccsd.kafka.settings import WorkerSettings
 
 # Old states of a worker that was taken for dead must not outlive the new ones they were written behind.

@@ -4,12 +4,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import silhouette_score
 
-from stream_ccsd.clustering.agreement import adjusted_rand
-from stream_ccsd.clustering.bandwidths import TAUS, Bandwidths, DivergenceMatrices, bandwidth_grid
-from stream_ccsd.clustering.geometry import PLAIN, Geometry
-from stream_ccsd.clustering.medoids import k_medoids
-from stream_ccsd.clustering.outputs import series_array, slope, standardised
-from stream_ccsd.clustering.selection import select_bandwidths, silhouette
+from stream_ccsd.clustering.bandwidths import (
+    TAUS,
+    Bandwidths,
+    DivergenceMatrices,
+    bandwidth_grid,
+    series_array,
+    slope,
+    standardised,
+)
+from stream_ccsd.clustering.medoids import PLAIN, Geometry, k_medoids
+from stream_ccsd.clustering.selection import adjusted_rand, select_bandwidths, silhouette
 from stream_ccsd.divergence import pairwise_divergence
 from tests import naive
 

@@ -6,10 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream_ccsd import DivergenceKMedoids
-from stream_ccsd.clustering.bandwidths import Bandwidths, DivergenceMatrices
-from stream_ccsd.clustering.geometry import PLAIN, Geometry, path_distances
-from stream_ccsd.clustering.medoids import k_medoids
-from stream_ccsd.clustering.outputs import standardised
+from stream_ccsd.clustering.bandwidths import Bandwidths, DivergenceMatrices, standardised
+from stream_ccsd.clustering.medoids import PLAIN, Geometry, k_medoids, path_distances
 from stream_ccsd.clustering.series import Measure, clara, cluster_series
 from tests import naive
 

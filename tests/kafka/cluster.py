@@ -17,10 +17,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from stream_ccsd.engine import Engine
-from stream_ccsd.kafka.connection import Security
-from stream_ccsd.kafka.messages import transaction_message
+from stream_ccsd.kafka.client import Security
+from stream_ccsd.kafka.codec import transaction_message
 from stream_ccsd.kafka.settings import WorkerSettings
-from stream_ccsd.library.model import Model
+from stream_ccsd.model.model import Model
 
 PARTITIONS = 4
 SCORE_FIELDS = ("status", "evidence", "takeover", "divergence", "score", "maximum", "model")

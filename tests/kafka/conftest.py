@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from replay.simulator import simulate
+from replay.sources.simulator.population import simulate
 from tests.kafka.cluster import Cluster, Expectation
 
 _PATH = Path(__file__).parents[2] / "deploy" / "kafka" / "broker.py"

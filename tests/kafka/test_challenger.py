@@ -3,8 +3,8 @@
 from copy import copy
 from dataclasses import replace
 
-from stream_ccsd.lessons.learner import listening
-from stream_ccsd.library.versions import Versions
+from stream_ccsd.learning.learner import listening
+from stream_ccsd.model.registry import Registry
 from tests.kafka.cluster import Expectation, messages
 
 
@@ -12,7 +12,7 @@ def test_a_challenger_is_a_group_of_its_own(cluster, many, model, tmp_path):
     """It is given a folder of versions, and scores by the pinned one."""
     part = many[:4000]
     other = replace(model, threshold=model.threshold - 1.5, sigma_y=model.sigma_y * 2)
-    versions = Versions(tmp_path / "versions")
+    versions = Registry(tmp_path / "versions")
     name = versions.add(other)
     versions.add(replace(other, threshold=other.threshold - 1.0))
     versions.pin(name)

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from stream_ccsd.kafka.messages import transaction_message
+from stream_ccsd.kafka.codec import transaction_message
 from stream_ccsd.transaction import Transaction
 from tests.kafka.cluster import Cluster, Expectation, messages, wait_for
 
@@ -230,6 +230,6 @@ def test_a_store_is_lost_and_recovered(cluster, many, model, store):
 
 
 def _model(cluster):
-    from stream_ccsd.library.model import Model
+    from stream_ccsd.model.model import Model
 
     return Model.load(cluster.settings.model)

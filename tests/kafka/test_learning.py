@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from replay.simulator import simulate
+from replay.sources.simulator.population import simulate
 from stream_ccsd.cli.main import app
 from stream_ccsd.engine import Engine
-from stream_ccsd.kafka.messages import verdict_message
-from stream_ccsd.lessons.learner import Learner
-from stream_ccsd.lessons.schedule import Schedule
-from stream_ccsd.library.versions import Versions
+from stream_ccsd.kafka.codec import verdict_message
+from stream_ccsd.learning.learner import Learner
+from stream_ccsd.learning.schedule import Schedule
+from stream_ccsd.model.registry import Registry
 from stream_ccsd.verdict import Verdict
 from tests.kafka.cluster import SCORE_FIELDS, Cluster, messages, wait_for
 
@@ -43,7 +43,7 @@ def taught(brokers, tmp_path_factory, model, model_folder):
     """Fifty days through two workers and a learner, and through one process in the same steps."""
     stream = simulate(accounts=100, days=50, fraud_share=0.5, seed=5)
     verdicts, folder = say(stream), tmp_path_factory.mktemp("learning")
-    versions = Versions(folder / "versions")
+    versions = Registry(folder / "versions")
     versions.add(model)
     cluster = Cluster(brokers, folder, model_folder)
     cluster.worker("a", model=versions.folder)
@@ -160,7 +160,7 @@ def test_killed_at_any_moment_the_same_models_come_out(taught, tmp_path):
     cluster.send(copies, topic=cluster.settings.scores)
     late = Verdict("nobody", "C1", "fraud", "ann", 15.0)
     cluster.send([(b"C1", verdict_message(late))], topic=cluster.settings.verdicts)
-    versions = Versions(tmp_path / "versions")
+    versions = Registry(tmp_path / "versions")
     versions.add(taught.model)
     learner = cluster.learner("killed", versions.folder, every=10, delay=7)
     chance, left = random.Random(2), []
@@ -219,7 +219,7 @@ def test_a_learner_needs_a_folder_with_a_fitted_model(tmp_path, model_folder):
 def test_a_learner_waits_for_its_broker(own_broker, tmp_path, model, model_folder):
     cluster = Cluster(own_broker.address, tmp_path, model_folder)
     try:
-        versions = Versions(tmp_path / "versions")
+        versions = Registry(tmp_path / "versions")
         versions.add(model)
         learner = cluster.learner("learner", versions.folder, every=10, delay=7)
         learner.wait_until_ready()

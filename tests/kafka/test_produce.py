@@ -9,14 +9,14 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from typer.testing import CliRunner
 
-from replay.kafka import produce
-from replay.simulator import FIELDS
-from replay.source import ListSource
+from replay.produce import produce
+from replay.sources.simulator.population import FIELDS
+from replay.sources.source import ListSource
 from stream_ccsd.cli.main import app
 from stream_ccsd.fields import declared
 from stream_ccsd.fitting import fit
-from stream_ccsd.kafka.connection import BrokerError, parse_target
-from stream_ccsd.kafka.messages import transaction_message
+from stream_ccsd.kafka.client import BrokerError, parse_target
+from stream_ccsd.kafka.codec import transaction_message
 from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Schema
 from tests.kafka.cluster import Cluster, Expectation

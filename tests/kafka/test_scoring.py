@@ -9,21 +9,24 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stream_ccsd.engine import Engine
-from stream_ccsd.kafka.messages import KEPT, OutgoingRecord, dead_letter, fitted, shortened, transaction_message
-from stream_ccsd.kafka.metrics import Metrics
-from stream_ccsd.kafka.processing import Processor
-from stream_ccsd.kafka.scoring import (
+from stream_ccsd.kafka.codec import (
+    KEPT,
     NOTHING,
     TOPIC,
-    ForeignStateError,
-    PartitionScorer,
-    check_topic,
+    OutgoingRecord,
+    dead_letter,
+    fitted,
     is_account,
     pack_stored,
+    shortened,
     stored_offset,
+    transaction_message,
 )
+from stream_ccsd.kafka.faust.table import newest_states
+from stream_ccsd.kafka.ops.metrics import Metrics
 from stream_ccsd.kafka.settings import WorkerSettings
-from stream_ccsd.kafka.table import newest_states
+from stream_ccsd.kafka.worker.guarantee import Processor
+from stream_ccsd.kafka.worker.scoring import ForeignStateError, PartitionScorer, check_topic
 from stream_ccsd.stores import ALERT_CAP
 from stream_ccsd.transaction import Refusal, Schema
 from tests.conftest import with_settings

@@ -9,8 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from stream_ccsd.cli.main import app
-from stream_ccsd.kafka import logs
-from stream_ccsd.kafka.connection import BrokerError, Security, parse_brokers
+from stream_ccsd.kafka.client import BrokerError, Security, parse_brokers
+from stream_ccsd.kafka.ops import logs
 from stream_ccsd.kafka.settings import WorkerSettings
 from tests.kafka.cluster import Cluster, Expectation, messages
 

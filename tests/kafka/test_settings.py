@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.kafka.connection import parse_brokers, parse_target
-from stream_ccsd.kafka.metadata import Topic
-from stream_ccsd.kafka.metrics import Metrics
-from stream_ccsd.kafka.models import ModelWatch
+from stream_ccsd.kafka.client import parse_brokers, parse_target
+from stream_ccsd.kafka.faust.metadata import Topic
+from stream_ccsd.kafka.ops.metrics import Metrics
 from stream_ccsd.kafka.settings import WorkerSettings, WorkerSettingsError
 from stream_ccsd.kafka.topics import TopicsError, check_topics, missing_topics
-from stream_ccsd.library.versions import Versions, load_model
+from stream_ccsd.kafka.worker.model_watch import ModelWatch
+from stream_ccsd.model.registry import Registry, load_model
 
 
 def test_flags_come_before_variables_before_the_file(tmp_path):
@@ -160,7 +160,7 @@ def watch_of(folder, model):
 
 
 def test_a_watch_follows_the_current_version(model, tmp_path):
-    versions = Versions(tmp_path / "v")
+    versions = Registry(tmp_path / "v")
     first = versions.add(model)
     watch, used = watch_of(versions.folder, load_model(versions.folder))
     assert not asyncio.run(watch.look())
@@ -177,7 +177,7 @@ def test_a_watch_follows_the_current_version(model, tmp_path):
 
 
 def test_a_watch_refuses_a_broken_version_and_takes_the_next(model, tmp_path, caplog):
-    versions = Versions(tmp_path / "v")
+    versions = Registry(tmp_path / "v")
     versions.add(model)
     watch, used = watch_of(versions.folder, model)
     broken = versions.folder / versions.add(replace(model, threshold=8.0))
@@ -192,7 +192,7 @@ def test_a_watch_refuses_a_broken_version_and_takes_the_next(model, tmp_path, ca
 
 
 def test_a_watch_tells_once_that_nobody_knows_the_current_version(model, tmp_path, caplog):
-    versions = Versions(tmp_path / "v")
+    versions = Registry(tmp_path / "v")
     versions.add(model)
     watch, used = watch_of(versions.folder, model)
     (versions.folder / "current.json").write_text("{")
@@ -208,7 +208,7 @@ def test_a_watch_tells_once_that_nobody_knows_the_current_version(model, tmp_pat
 
 def test_a_watch_goes_on_without_a_model_of_wrong_contents(model, tmp_path, caplog):
     """Its hashes are right, since whoever wrote it made them."""
-    versions = Versions(tmp_path / "v")
+    versions = Registry(tmp_path / "v")
     versions.add(model)
     watch, used = watch_of(versions.folder, model)
     astray = model.laws._replace(amount_start=model.laws.amount_start[::-1].copy())

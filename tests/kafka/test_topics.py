@@ -14,9 +14,9 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from typer.testing import CliRunner
 
 from stream_ccsd.cli.main import app
-from stream_ccsd.kafka.connection import BrokerError
+from stream_ccsd.kafka.client import BrokerError
+from stream_ccsd.kafka.faust.metadata import Topic, describe
 from stream_ccsd.kafka.follow import parse_alert
-from stream_ccsd.kafka.metadata import Topic, describe
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.kafka.topics import TopicsError, TopicsSeen, TopicWatch, look_at_topics
 from stream_ccsd.transaction import Transaction

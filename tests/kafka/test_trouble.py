@@ -23,16 +23,15 @@ from faust.transport.drivers import aiokafka as driver
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from replay.simulator import simulate
+from replay.sources.simulator.population import simulate
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.kafka import private
-from stream_ccsd.kafka.connection import explain
-from stream_ccsd.kafka.logs import Repeats, TextFormatter
-from stream_ccsd.kafka.metrics import Metrics
+from stream_ccsd.kafka.client import explain
+from stream_ccsd.kafka.faust import internals
+from stream_ccsd.kafka.ops.logs import Repeats, TextFormatter
+from stream_ccsd.kafka.ops.metrics import Metrics, Web
 from stream_ccsd.kafka.settings import WorkerSettings
-from stream_ccsd.kafka.web import Web
-from stream_ccsd.library.versions import Versions
+from stream_ccsd.model.registry import Registry
 from tests.conftest import with_settings
 from tests.kafka.cluster import Cluster, Expectation, messages, wait_for
 from tests.kafka.test_topics import last_words
@@ -138,7 +137,7 @@ def test_a_broker_that_is_gone_for_a_while(own_broker, tmp_path, model_folder, m
 
 def test_a_wish_to_stop_that_comes_early(cluster, model, tmp_path):
     """As soon as a worker or learner hears of signals, it ends as asked, though nothing has begun yet."""
-    versions = Versions(tmp_path / "versions")
+    versions = Registry(tmp_path / "versions")
     versions.add(model)
     for number, start in (
         (signal.SIGTERM, lambda: cluster.worker("terminated")),
@@ -248,20 +247,20 @@ def test_the_kind_of_an_error_decides(error, said):
 
 def test_private_parts_are_where_they_were():
     """If this fails after an upgrade, these are the parts of Faust or aiokafka to look for."""
-    assert private.moved() == []
+    assert internals.moved() == []
 
 
 def test_a_part_that_moved_is_named(monkeypatch):
-    monkeypatch.setitem(private.PARTS, driver.Consumer, ("_new_offset", "_gone"))
-    assert private.moved() == ["faust.transport.drivers.aiokafka.Consumer._gone"]
+    monkeypatch.setitem(internals.PARTS, driver.Consumer, ("_new_offset", "_gone"))
+    assert internals.moved() == ["faust.transport.drivers.aiokafka.Consumer._gone"]
     with pytest.raises(StreamCcsdError, match=r"Consumer\._gone"):
-        private.check_parts()
+        internals.check_parts()
 
 
 def test_nobody_else_touches_what_is_private():
     """Names with an underscore, of anything but the object itself, are used in private.py only."""
     found = []
-    folder = Path(private.__file__).parent
+    folder = Path(internals.__file__).parent
     for file in sorted(folder.glob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for node in ast.walk(tree):

@@ -15,18 +15,18 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
-from replay import database
+from replay.cases.verdicts import VerdictLog, audit_log_beside
 from replay.mirror.mirror import open_mirror
-from replay.session import Session
-from replay.simulator import simulate
-from replay.source import ListSource
-from replay.state import StateFile
-from replay.verdicts import VerdictBook, book_beside
-from replay.watch.watched import Watched
+from replay.run.session import Session
+from replay.sources.simulator.population import simulate
+from replay.sources.source import ListSource
+from replay.state import schema
+from replay.state.file import StateFile
+from replay.watch.service import PageService
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.kafka.messages import verdict_message
-from stream_ccsd.library.model import Model
-from stream_ccsd.library.versions import Versions
+from stream_ccsd.kafka.codec import verdict_message
+from stream_ccsd.model.model import Model
+from stream_ccsd.model.registry import Registry
 from stream_ccsd.verdict import Verdict
 from tests.kafka.cluster import PARTITIONS, PATIENCE, Cluster, messages, place_of, wait_for
 from tests.kafka.test_topics import administer, make_anew
@@ -88,7 +88,7 @@ def plain(record):
 
 def answers(path):
     """Everything that does not depend on the order in which partitions were read."""
-    database.check(path)
+    schema.check(path)
     with closing(StateFile.open(path, read_only=True)) as file:
         records = file.records
         accounts = records.accounts_by_maximum(10**6)
@@ -140,7 +140,7 @@ def test_killed_at_any_moment_it_goes_on(scored, tmp_path):
         time.sleep(chance.uniform(0.0, 0.15))
         process.kill()
         process.wait()
-        database.check(path)
+        schema.check(path)
         reached.append(position(path))
     assert reached[-2] < scored.count  # the last was not at the end when it began
     with mirrored(scored, path) as mirror:
@@ -151,7 +151,7 @@ def test_killed_at_any_moment_it_goes_on(scored, tmp_path):
 def test_bounds_hold(scored, tmp_path):
     with mirrored(scored, tmp_path / "m.db", keep=500, keep_alerts=10) as mirror:
         caught_up(mirror)
-    database.check(tmp_path / "m.db")
+    schema.check(tmp_path / "m.db")
     with closing(StateFile.open(tmp_path / "m.db", read_only=True)) as file:
         kept = [row for batch in file.records.score_batches() for row in batch.to_pylist()]
         assert 400 <= len(kept) <= 500
@@ -170,7 +170,7 @@ def test_verdicts_go_to_the_topic_and_come_back_once(scored, tmp_path):
     own = [Verdict("t1", "C1", "fraud", "ann", 3.5, "card lost"), Verdict("t2", "Ü2", "unsure", "ann", 3.5)]
     cluster.send([(b"C9", verdict_message(other)), *GARBAGE], topic=cluster.settings.verdicts)
     with mirrored(scored, None) as mirror:
-        with closing(VerdictBook.create(book_beside(mirror.path))) as book:
+        with closing(VerdictLog.create(audit_log_beside(mirror.path))) as book:
             book.append(own)  # as a page does
             mirror.send(own)
             mirror.send(own[:1])
@@ -216,7 +216,7 @@ def test_a_page_over_kafka_shows_alerts_and_sends_verdicts(scored, tmp_path, mod
         laws = client.get("/account.json", params={"name": case["account"]}).json()["laws"]
         assert len(laws["amount"]["normal"]) > 10
     # Opened again, over the versions that workers follow, it goes on where it was, and the verdict did not come twice.
-    versions = Versions(tmp_path / "versions")
+    versions = Registry(tmp_path / "versions")
     version = versions.add(Model.load(model_folder))
     with (
         page_over(*arguments, "--model", versions.folder) as (url, _),
@@ -227,7 +227,7 @@ def test_a_page_over_kafka_shows_alerts_and_sends_verdicts(scored, tmp_path, mod
         said, headers = {"version": version, "why": "for now"}, {"X-CSRF-Token": csrf, "Accept": "application/json"}
         assert client.post("/pin", data=said, headers=headers).status_code == 200
         assert versions.choice().pinned == version
-    with VerdictBook.open(book_beside(state), read_only=True) as book:
+    with VerdictLog.open(audit_log_beside(state), read_only=True) as book:
         assert sum(entry.verdict.why == "seen on the page" for entry in book.entries()) == len(alerts)
         assert book.check() is not None
 
@@ -280,12 +280,12 @@ def test_a_mirror_waits_for_topics_and_for_its_broker(scored, own_broker, tmp_pa
 
 def test_what_topics_lose_is_told_by_page_and_learner(scored, tmp_path, model, model_folder, monkeypatch):
     """Retention ahead of both, and then a topic of verdicts that is another one of the same name."""
-    monkeypatch.setattr("replay.mirror.following._LOOK", 0.5)
+    monkeypatch.setattr("replay.mirror.follow._LOOK", 0.5)
     cluster, path = Cluster(scored.cluster.brokers, tmp_path, model_folder), tmp_path / "m.db"
     scores, verdicts = cluster.settings.scores, cluster.settings.verdicts
     early = [Verdict(f"t{number}", "C1", "fraud", "ann", 3.5) for number in range(3)]
     late = Verdict("t9", "C1", "normal", "bob", 4.0)
-    versions = Versions(tmp_path / "versions")
+    versions = Registry(tmp_path / "versions")
     versions.add(model)
     try:
         half = as_written(scored, cluster, slice(0, None, 2))
@@ -300,7 +300,7 @@ def test_what_topics_lose_is_told_by_page_and_learner(scored, tmp_path, model, m
         with open_mirror(scored.url, config=cluster.config, state=path) as mirror:
             wait_for(lambda: count(path) == scored.count - 10 * PARTITIONS, "the rest")
             caught_up(mirror)
-            with closing(Watched(path)) as watched:
+            with closing(PageService(path)) as watched:
                 assert watched.caught_up(30)
                 assert f"{10 * PARTITIONS} messages" in watched.trouble
             wait_for(lambda: learner.said("ready"), "the learner", learner)
@@ -335,7 +335,7 @@ def as_written(scored, cluster, part):
 
 
 def position(path):
-    with closing(database.connect(path, read_only=True)) as connection:
+    with closing(schema.connect(path, read_only=True)) as connection:
         return connection.execute("SELECT position FROM progress").fetchone()[0]
 
 
@@ -345,5 +345,5 @@ def count(path):
 
 
 def said_in(path):
-    with closing(VerdictBook.open(book_beside(path), read_only=True)) as book:
+    with closing(VerdictLog.open(audit_log_beside(path), read_only=True)) as book:
         return [entry.verdict for entry in book.entries()]

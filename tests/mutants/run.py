@@ -26,7 +26,7 @@ from contextlib import suppress
 from pathlib import Path
 from xml.etree import ElementTree
 
-from stream_ccsd.compiling import contents
+from stream_ccsd.numerics.compiling import contents
 from tests.mutants.table import ROOT, Mistake, TableError, read_table
 
 WANTED = 0.95

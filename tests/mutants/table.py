@@ -5,7 +5,7 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-from stream_ccsd.compiling import ROOMS
+from stream_ccsd.numerics.compiling import COMPILED_FROM
 
 ROOT = Path(__file__).parents[2]
 TABLE = Path(__file__).with_name("mistakes.toml")
@@ -36,7 +36,7 @@ class Mistake:
 
     def is_compiled(self, root: Path = ROOT) -> bool:
         """Whether compiled code has to be made anew for it: it lies in such a function, or among its constants."""
-        if not any(self.file.startswith(f"stream_ccsd/{room}") for room in ROOMS):
+        if not any(self.file.startswith(f"stream_ccsd/{room}") for room in COMPILED_FROM):
             return False
         text = (root / self.file).read_text(encoding="utf-8")
         line = text[: text.index(self.before)].count("\n") + 1

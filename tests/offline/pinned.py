@@ -16,10 +16,9 @@ from typer.testing import CliRunner
 
 from offline.fraud.data import load_labelled
 from offline.fraud.paper import run_paper
-from offline.fraud.patterns import run_patterns
-from offline.fraud.periods import run_periods
-from offline.fraud.stream import run_stream
-from replay.simulator import simulate
+from offline.fraud.simulated import run_patterns
+from offline.fraud.stream import run_periods, run_stream
+from replay.sources.simulator.population import simulate
 from stream_ccsd.cli.main import app
 from stream_ccsd.transaction import Schema
 from tests.conftest import SMALL

@@ -12,13 +12,12 @@ from scipy.stats import wilcoxon
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from typer.testing import CliRunner
 
-from offline.clustering import cache as cache_module
-from offline.clustering.cache import MatrixCache
+from offline.clustering import distances as cache_module
 from offline.clustering.data import Dataset, cylinder_bell_funnel, load_dataset, proportional_rows
-from offline.clustering.distances import Setting, grid, matrices
+from offline.clustering.distances import MatrixCache, Setting, grid, matrices
 from offline.clustering.evaluate import Experiment, comparison, evaluate_clustering
 from offline.clustering.metrics import agreement, compare, mutual_information, paired_tests
-from offline.clustering.tables import comparison_table
+from offline.clustering.report import comparison_table
 from offline.published import TABLE_1
 from stream_ccsd.cli.main import app
 from stream_ccsd.errors import StreamCcsdError

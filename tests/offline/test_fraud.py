@@ -11,27 +11,24 @@ from typer.testing import CliRunner
 
 from offline import published
 from offline.fraud import evaluate as evaluate_module
-from offline.fraud import patterns as patterns_module
+from offline.fraud import simulated as patterns_module
 from offline.fraud import stream as stream_module
 from offline.fraud.baselines import transaction_baselines, transaction_features
-from offline.fraud.data import LabelledData, load_labelled
+from offline.fraud.data import LabelledData, Split, load_labelled, split_accounts, split_half, split_unlabelled
 from offline.fraud.evaluate import evaluate_fraud
 from offline.fraud.metrics import at_threshold, filled, judged, precision_at, ranking
 from offline.fraud.paper import highest_score, run_paper
-from offline.fraud.patterns import run_patterns
-from offline.fraud.periods import run_periods
-from offline.fraud.report import write_report
-from offline.fraud.split import Split, split_accounts, split_half, split_unlabelled
-from offline.fraud.stream import evaluated_scores, judge_kinds, run_stream
-from offline.fraud.tables import cells, paper_table, pattern_table, ranking_table
-from replay.simulated import town_settings, write_simulated
-from replay.simulator import FIELDS, PATTERNS, Town
+from offline.fraud.report import cells, paper_table, pattern_table, ranking_table, write_report
+from offline.fraud.simulated import run_patterns
+from offline.fraud.stream import evaluated_scores, judge_kinds, run_periods, run_stream
+from replay.run.fitting import population_settings, write_simulated
+from replay.sources.simulator.population import FIELDS, PATTERNS, Population
 from stream_ccsd.cli.main import app
+from stream_ccsd.divergence.search.index import build_index
+from stream_ccsd.divergence.search.windows import library_windows
+from stream_ccsd.divergence.window_score import build_change_density
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.fields import declared
-from stream_ccsd.library.index import build_index
-from stream_ccsd.library.windows import library_windows
-from stream_ccsd.score.divergence import build_change_law
 from stream_ccsd.scores import Score, register, unregister
 from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Guess
@@ -167,7 +164,7 @@ def test_the_paper_score_is_the_naive_one(data, stride):
     histories = [data.history(rows[a][:40]) for a in accounts[:6]]
     windows = library_windows(histories[1:], settings)
     index = build_index(windows, settings, 3.0)
-    law = build_change_law(index, settings, 1.0)
+    law = build_change_density(index, settings, 1.0)
     mine = histories[0]
     ref = [
         naive.window_score(
@@ -291,7 +288,7 @@ def test_command_and_report(table, tmp_path):
 @pytest.fixture(scope="module")
 def town_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("town") / "town.csv"
-    write_simulated(Town(60, 80, fraud_share=0.5, seed=4), path)
+    write_simulated(Population(60, 80, fraud_share=0.5, seed=4), path)
     return path
 
 
@@ -354,7 +351,7 @@ def test_patterns_are_shown_without_and_with_fields(monkeypatch):
     done = CliRunner().invoke(app, ["evaluate", "fraud", "--seeds", "3,4", "--no-divergence"])
     assert done.exit_code == 0, done.output
     plain = Settings(divergence=False)
-    assert seen == [(seed, s) for s in (plain, town_settings(plain)) for seed in (3, 4)]
+    assert seen == [(seed, s) for s in (plain, population_settings(plain)) for seed in (3, 4)]
     assert done.output.count("new regime") == 6
     result = json.loads(CliRunner().invoke(app, ["evaluate", "fraud", "--json", "-"]).stdout)
     assert [len(result[key]) for key in ("runs", "with_fields")] == [1, 1]

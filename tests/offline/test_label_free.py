@@ -12,17 +12,17 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from offline.clustering import evaluate, journal
-from offline.clustering.cache import MatrixCache
-from offline.clustering.critical import draw_critical_difference
+from offline.clustering import evaluate
 from offline.clustering.data import cylinder_bell_funnel
+from offline.clustering.distances import MatrixCache
 from offline.clustering.evaluate import Experiment, evaluate_clustering
-from offline.clustering.label_free import DEFAULTS, METHODS, SEEDS, judge_label_free
 from offline.clustering.metrics import agreement
+from offline.clustering.pictures import draw_critical_difference
+from offline.clustering.protocols import DEFAULTS, LABEL_FREE_SEEDS, METHODS, judge_label_free
 from stream_ccsd import DivergenceKMedoids
 from stream_ccsd.cli.main import app
+from stream_ccsd.cli.report import drawn
 from stream_ccsd.clustering.selection import select_bandwidths
-from stream_ccsd.page import drawn
 
 TOY = cylinder_bell_funnel(train=6, test=24, length=32)
 QUICK = Experiment("label-free", ("ed", "dtw"))
@@ -74,7 +74,8 @@ def test_defaults_are_those_of_the_estimator_and_of_aeon():
     stack = TOY.test.series[:, None, :]
     for name, kind in (("kasba", KASBA), ("kshape", KShape)):
         scores = [
-            agreement(TOY.test.labels, kind(n_clusters=3, random_state=s).fit(stack).labels_)["ari"] for s in SEEDS
+            agreement(TOY.test.labels, kind(n_clusters=3, random_state=s).fit(stack).labels_)["ari"]
+            for s in LABEL_FREE_SEEDS
         ]
         assert judged(name)["ari_mean"] == pytest.approx(np.mean(scores))
     for name, setting in (("dtw", {}), ("msm", {"c": 1.0}), ("ed", {})):
@@ -177,7 +178,7 @@ def test_stopped_it_has_what_is_finished_and_the_next_run_goes_on(tmp_path, monk
 def test_kept_results_are_never_those_of_something_else(tmp_path, monkeypatch, change):
     evaluate_clustering([source("A")], QUICK, tmp_path)
     if "code" in change:
-        monkeypatch.setattr(journal, "_code", lambda: change["code"])
+        monkeypatch.setattr(evaluate, "_code", lambda: change["code"])
     again = evaluate_clustering(change.get("sources", [source("A")]), change.get("experiment", QUICK), tmp_path)
     assert again["kept"] == 0
     assert again["runs"]

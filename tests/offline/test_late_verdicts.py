@@ -13,22 +13,21 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from offline import published
-from offline.fraud import handbook
+from offline.fraud import verdicts
 from offline.fraud.data import LabelledData
 from offline.fraud.days import Days
-from offline.fraud.delayed import WINDOWS, DelayedRates, raw_features, trailing_sums
-from offline.fraud.desk import Desk, Mistakes
+from offline.fraud.investigators import Investigators, Mistakes, Queue
 from offline.fraud.metrics import card_precisions
-from offline.fraud.queue import Queue
+from offline.fraud.raw_features import WINDOWS, DelayedRates, raw_features, trailing_sums
 from offline.fraud.scoring import EngineScorer, LearningScorer, Replayed, begin, run_days
 from offline.fraud.supervised import Boosting, Forest
 from offline.fraud.verdicts import Plan, run_verdicts
-from replay.simulated import write_simulated
-from replay.simulator import Town, simulate
+from replay.run.fitting import write_simulated
+from replay.sources.simulator.population import Population, simulate
 from stream_ccsd.cli.main import app
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.lessons.learner import Learner
-from stream_ccsd.lessons.schedule import Schedule
+from stream_ccsd.learning.learner import Learner
+from stream_ccsd.learning.schedule import Schedule
 from stream_ccsd.transaction import Transaction
 from tests.conftest import SMALL
 
@@ -91,18 +90,18 @@ def test_the_handbooks_test_days_have_as_many_transactions_as_it_says(data_root)
         pytest.skip("no handbook/ in the data folder")
     table = pd.read_csv(path, dtype={"account": str, "merchant": str})
     day = table["time"] // 86_400
-    table = table[(table.index == 0) | ((day >= handbook.TRAINED[0]) & (day <= handbook.TESTED[-1]))]
+    table = table[(table.index == 0) | ((day >= verdicts.TRAINED[0]) & (day <= verdicts.TESTED[-1]))]
     columns = zip(table["account"], table["time"].astype(float), table["amount"], table["merchant"], strict=True)
     rows = [Transaction(account, time, amount, "", merchant, "x") for account, time, amount, merchant in columns]
-    settings = replace(SETTINGS, time_unit="seconds", time_origin=handbook.ORIGIN)
+    settings = replace(SETTINGS, time_unit="seconds", time_origin=verdicts.ORIGIN)
     days = Days.of(labelled(rows, table["fraud"].astype(bool)), settings)
-    tested = handbook.tested_rows(days)
+    tested = verdicts.tested_rows(days)
     assert (tested.sum(), days.fraud[tested].sum()) == (58_264, 385)
 
 
 def test_a_stream_that_does_not_reach_the_handbooks_days_is_refused(days):
     with pytest.raises(StreamCcsdError, match="ends with day 59"):
-        handbook.tested_rows(days)
+        verdicts.tested_rows(days)
 
 
 # --- the queue and the desk -------------------------------------------------------------------------------------
@@ -121,7 +120,7 @@ def test_found_cards_leave_the_queue_for_two_weeks():
 def test_every_answer_comes_once_and_not_before_its_time(days):
     rng = np.random.default_rng(0)
     scores = rng.random(len(days.time))
-    desk = Desk(days, 10.0, Queue(3))
+    desk = Investigators(days, 10.0, Queue(3))
     heard, moments = [], {}
     for day, rows in days:
         for moment in (days.starts(day), days.starts(day) + 0.5):
@@ -147,25 +146,25 @@ def test_every_answer_comes_once_and_not_before_its_time(days):
 
 def test_a_share_of_what_is_said_is_wrong(days):
     share = 0.3
-    desk = Desk(days, 7.0, mistakes=Mistakes(share, seed=1))
+    desk = Investigators(days, 7.0, mistakes=Mistakes(share, seed=1))
     wrong = desk.told != days.fraud
     count = days.fraud.sum()
     assert wrong[days.fraud].sum() == pytest.approx(share * count, abs=4 * np.sqrt(count))
     assert wrong[~days.fraud].sum() == pytest.approx(share * count, abs=4 * np.sqrt(count))
     assert set(np.flatnonzero(wrong)) <= set(desk.spoken(np.arange(len(wrong))))
-    again = Desk(days, 7.0, mistakes=Mistakes(share, seed=1))
+    again = Investigators(days, 7.0, mistakes=Mistakes(share, seed=1))
     np.testing.assert_array_equal(again.told, desk.told)
-    assert (Desk(days, 7.0).told == days.fraud).all()
+    assert (Investigators(days, 7.0).told == days.fraud).all()
 
 
 def test_all_that_is_said_of_a_merchant_is_wrong_for_half_of_the_stream(days):
     merchant = Counter(t.merchant for t in days.data.transactions).most_common(1)[0][0]
-    wrong = Desk(days, 7.0, mistakes=Mistakes(merchant=merchant)).told != days.fraud
+    wrong = Investigators(days, 7.0, mistakes=Mistakes(merchant=merchant)).told != days.fraud
     own = np.array([t.merchant == merchant for t in days.data.transactions])
     middle = (days.fitted_until + days.time[-1]) / 2
     np.testing.assert_array_equal(wrong, own & (days.time >= days.fitted_until) & (days.time < middle))
     with pytest.raises(StreamCcsdError, match="no merchant 'nobody'"):
-        Desk(days, 7.0, mistakes=Mistakes(merchant="nobody"))
+        Investigators(days, 7.0, mistakes=Mistakes(merchant="nobody"))
 
 
 # --- features ---------------------------------------------------------------------------------------------------
@@ -185,7 +184,7 @@ def test_trailing_sums_are_the_plain_ones():
 @pytest.mark.parametrize("queue", [None, 3])
 def test_delayed_rates_are_the_plain_ones(days, queue):
     """Row by row: of the merchant's transactions those whose label came within the window before the day."""
-    desk = Desk(days, 5.0, queue and Queue(queue))
+    desk = Investigators(days, 5.0, queue and Queue(queue))
     rates = DelayedRates(int(days.merchant.max()) + 1)
     scores = np.random.default_rng(0).random(len(days.time))
     made = np.empty((len(days.time), 2 * len(WINDOWS)))
@@ -235,7 +234,7 @@ def scorers(days, mode, only=None):
         "arf": lambda desk: Forest(days, desk, raw()),
     }
     for name, make in makers.items() if only is None else [(only, makers[only])]:
-        desk = Desk(days, delay, Queue(4) if mode == "alerted" else None)
+        desk = Investigators(days, delay, Queue(4) if mode == "alerted" else None)
         yield name, desk, make(desk)
 
 
@@ -257,7 +256,7 @@ def test_no_score_knows_a_label_before_its_time(days, mode):
 
 def test_scores_that_were_kept_lead_to_the_same_investigations(days):
     scores = np.random.default_rng(0).random(len(days.time))
-    first, again = (Desk(days, 12.0, Queue(4)) for _ in range(2))
+    first, again = (Investigators(days, 12.0, Queue(4)) for _ in range(2))
     kept = run_days(days, first, Replayed(scores))
     run_days(days, again, Replayed(kept))
     assert first.worked == again.worked
@@ -303,7 +302,7 @@ def test_a_run_without_baselines_is_judged_by_week(data):
 @pytest.fixture(scope="module")
 def town_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("town") / "town.csv"
-    write_simulated(Town(50, 60, fraud_share=0.4, seed=4), path)
+    write_simulated(Population(50, 60, fraud_share=0.4, seed=4), path)
     return path
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from offline.ucr import dataset_names, load_ucr, read_series
+from offline.clustering.data import dataset_names, load_ucr, read_series
 from stream_ccsd.errors import StreamCcsdError
 
 TS = """# a comment

@@ -14,13 +14,13 @@ def main(folder: Path, core: str | None = None) -> None:
     if core is not None:
         os.sched_setaffinity(0, [int(core)])  # before there are any threads
 
-    import replay.session
-    from replay.lessons import Learning
-    from replay.session import Session
-    from replay.simulated import simulated_replay
+    import replay.run.session
+    from replay.run.fitting import simulated_replay
+    from replay.run.learning import Learning
+    from replay.run.session import Session
     from stream_ccsd.settings import Settings
 
-    replay.session.write_report = lambda *anything: None
+    replay.run.session.write_report = lambda *anything: None
     settings = Settings(divergence=False, window=10, local_history=10)
     model, source = simulated_replay(110, 40, 2, settings)
 

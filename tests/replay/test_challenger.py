@@ -13,13 +13,13 @@ from dataclasses import replace
 import pytest
 from typer.testing import CliRunner
 
-from replay.session import Session
-from replay.shadow import challenger_beside
-from replay.source import FileSource, SortedSource
+from replay.run.challenger import challenger_beside
+from replay.run.session import Session
+from replay.sources.source import FileSource, SortedSource
 from stream_ccsd.cli.main import app
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.library.versions import Versions
+from stream_ccsd.model.registry import Registry
 from tests.commands import RUN
 from tests.replay.test_session import StopAfter
 
@@ -175,7 +175,9 @@ def run(*arguments, code=0):
     return done
 
 
-def test_a_challenger_with_other_fields_changes_nothing_of_the_champion(stream, model_folder, town_model, tmp_path):
+def test_a_challenger_with_other_fields_changes_nothing_of_the_champion(
+    stream, model_folder, population_model, tmp_path
+):
     """Not even where one of its values makes a dead letter."""
     path, rows = tmp_path / "s.jsonl", []
     for number, t in enumerate(stream.transactions[:600]):
@@ -183,7 +185,7 @@ def test_a_challenger_with_other_fields_changes_nothing_of_the_champion(stream, 
         row |= {"ctry": t.fields["country"], "device": t.fields["device"]}
         rows.append(row | ({"ctry": {"no": "text"}} if number == 50 else {}))
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    town_model.save(tmp_path / "town")
+    population_model.save(tmp_path / "town")
     options = ["replay", "--data", path, "--model", model_folder]
     run(*options, "--out", tmp_path / "alone")
     columns = ["--columns", "country=ctry"]
@@ -192,7 +194,7 @@ def test_a_challenger_with_other_fields_changes_nothing_of_the_champion(stream, 
     (letter,) = map(json.loads, (tmp_path / "o" / "challenger" / "dead_letters.jsonl").read_text().splitlines())
     assert (letter["position"], letter["field"]) == (51, "country")
     good = [t for n, t in enumerate(stream.transactions[:600]) if n != 50]
-    wanted = [r.alert.id for r in Engine(town_model).process_many(good) if r.alert]
+    wanted = [r.alert.id for r in Engine(population_model).process_many(good) if r.alert]
     found = (tmp_path / "o" / "challenger" / "alerts.jsonl").read_text().splitlines()
     assert [json.loads(line)["id"] for line in found] == wanted
     # A replay that was begun without a challenger, and has other fields than it, gets one later, too.
@@ -212,8 +214,8 @@ def test_a_challenger_with_other_fields_changes_nothing_of_the_champion(stream, 
     assert (tmp_path / "o" / "challenger" / "alerts.jsonl").read_text().splitlines() == found
 
 
-def test_a_column_that_only_the_challenger_misses_is_said_first(stream_file, model_folder, town_model, tmp_path):
-    town_model.save(tmp_path / "town")
+def test_a_column_that_only_the_challenger_misses_is_said_first(stream_file, model_folder, population_model, tmp_path):
+    population_model.save(tmp_path / "town")
     options = ["replay", "--data", stream_file, "--model", model_folder, "--challenger", tmp_path / "town"]
     done = run(*options, "--out", tmp_path / "o", "--state", tmp_path / "s.db", code=1)
     assert "no column named country" in str(done.exception)
@@ -236,7 +238,7 @@ def test_beside_a_model_of_the_files_own_first_part(stream_file, other_folder, t
 
 
 def test_a_folder_of_versions_stands_for_its_current_one(alone, model, other, stream_file, tmp_path):
-    versions = Versions(tmp_path / "v")
+    versions = Registry(tmp_path / "v")
     first = versions.add(model)
     versions.add(other)
     options = ["replay", "--data", stream_file, "--label", "pattern"]

@@ -8,11 +8,11 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-from replay.files import read_transactions
-from replay.simulator import FIELDS, simulate
+from replay.sources.files import read_transactions
+from replay.sources.simulator.population import FIELDS, simulate
 from stream_ccsd.cli.main import app
 from stream_ccsd.fields import declared
-from stream_ccsd.library.model import Model
+from stream_ccsd.model.model import Model
 from stream_ccsd.transaction import Schema
 
 runner = CliRunner()

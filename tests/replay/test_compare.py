@@ -11,26 +11,28 @@ import pytest
 from scipy.stats import binomtest
 from typer.testing import CliRunner
 
-from replay.compare import RECALL_NOTE, compare, recorded_labels, standings_of, wilson
-from replay.session import Session
-from replay.shadow import challenger_beside
-from replay.source import FileSource, ListSource
-from replay.state import StateFile
-from replay.verdicts import VerdictBook, book_beside
+from replay.cases.verdicts import VerdictLog, audit_log_beside
+from replay.compare import RECALL_NOTE, compare, effective_verdicts_of, recorded_labels, wilson
+from replay.run.challenger import challenger_beside
+from replay.run.session import Session
+from replay.sources.source import FileSource, ListSource
+from replay.state.file import StateFile
 from stream_ccsd.cli.main import app
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.verdict import Verdict
 
 
 @pytest.fixture(scope="module")
-def place(town_model, stream, tmp_path_factory):
+def place(population_model, stream, tmp_path_factory):
     """A champion and a challenger of a stream with dates and labels."""
     folder = tmp_path_factory.mktemp("compared")
     state = folder / "replay.db"
     source = ListSource("stream", stream.transactions, stream.fraud)
-    other = replace(town_model, threshold=town_model.threshold - 1.0, takeover_share=town_model.takeover_share / 2)
+    other = replace(
+        population_model, threshold=population_model.threshold - 1.0, takeover_share=population_model.takeover_share / 2
+    )
     rival = Session(source, other, folder / "challenger", challenger_beside(state))
-    Session(source, town_model, folder, state, challenger=rival).run()
+    Session(source, population_model, folder, state, challenger=rival).run()
     return folder
 
 
@@ -165,23 +167,23 @@ def test_a_dispute_counts_for_nobody_until_it_is_settled(place, stores):
     said = [Verdict(alert["id"], alert["account"], "fraud", "ann", 1.0)]
     for verdict, who, frauds in (("fraud", "ann", 1), ("normal", "bob", 0), ("fraud", "eve", 1)):
         said.append(Verdict(alert["id"], alert["account"], verdict, who, float(len(said))))
-        judged = compare(*stores, standings_of(said))["judged"]
+        judged = compare(*stores, effective_verdicts_of(said))["judged"]
         assert (judged["frauds"], judged["normals"]) == (frauds, 0)
         assert judged["by_transaction"]["recall"]["champion"]["of"] == frauds
     assert judged["by_account"]["recall"]["champion"]["value"] == 1.0
     assert judged["unjudged_alerts"]["champion"] == sum(row["alert"] for row in rows(place)[0]) - 1
 
 
-def test_what_only_one_has_scored_is_counted_and_left_out(place, town_model, stream, stores, tmp_path):
+def test_what_only_one_has_scored_is_counted_and_left_out(place, population_model, stream, stores, tmp_path):
     """A challenger that is behind, or refused something."""
-    Session(ListSource("x", stream.transactions[:500]), town_model, tmp_path, tmp_path / "s.db").run()
+    Session(ListSource("x", stream.transactions[:500]), population_model, tmp_path, tmp_path / "s.db").run()
     with closing(StateFile.open(tmp_path / "s.db", read_only=True)) as short:
         result = compare(stores[0], short.records)
         assert result["transactions"] == 500
         assert result["only_champion_scored"] == len(stream.transactions) - 500
         assert result["by_transaction"]["lost"] == result["by_transaction"]["gained"] == 0
         later = [replace(t, id="y" + t.id) for t in stream.transactions[:50]]
-        Session(ListSource("y", later), town_model, tmp_path, tmp_path / "t.db").run()
+        Session(ListSource("y", later), population_model, tmp_path, tmp_path / "t.db").run()
         with (
             closing(StateFile.open(tmp_path / "t.db", read_only=True)) as foreign,
             pytest.raises(StreamCcsdError, match="no transaction in common"),
@@ -239,7 +241,7 @@ def test_verdicts_of_the_book_beside_the_champion(place, tmp_path):
         shutil.copy(place / name, tmp_path / name)
     old, _ = rows(place)
     alerts = [row for row in old if row["alert"]][:8]
-    with VerdictBook.create(book_beside(tmp_path / "replay.db")) as book:
+    with VerdictLog.create(audit_log_beside(tmp_path / "replay.db")) as book:
         for row in alerts:
             said = "fraud" if row["label"] else "normal"
             book.append([Verdict(row["id"], row["account"], said, "ann", row["time"] + 1.0)])

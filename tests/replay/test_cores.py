@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from stream_ccsd.library.versions import Versions
+from stream_ccsd.model.registry import Registry
 
 POOLS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "NUMBA_NUM_THREADS")
 FILES = ("out/scores.parquet", "out/alerts.jsonl", "out/drift.jsonl", "replay.db.lessons")
@@ -22,7 +22,7 @@ def run(folder, *core, **threads):
 
 def left(folder):
     """Scores and lessons, and what is in the models: their files are named by what is in them."""
-    models = Versions(folder / "replay.db.models")
+    models = Registry(folder / "replay.db.models")
     found = {name: (folder / name).read_bytes() for name in FILES}
     return found | {name: (models.folder / name / "model.json").read_bytes() for name in models.names()}
 

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.files import Reading, read_transactions
-from replay.quoting import csv_records, quote_of
-from replay.simulator import PATTERNS, simulate
-from replay.source import FileSource
+from replay.sources.csv import csv_records, quote_of
+from replay.sources.files import Reading, read_transactions
+from replay.sources.simulator.population import PATTERNS, simulate
+from replay.sources.source import FileSource
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.transaction import Refusal, Schema, Transaction
 

@@ -17,16 +17,15 @@ import pyarrow.parquet as pq
 import pytest
 from typer.testing import CliRunner
 
-import replay.session
-from replay.lessons import Learning
-from replay.pace import Pace
-from replay.session import Session
-from replay.source import ListSource
-from replay.state import StateFile
-from replay.verdicts import VerdictBook, book_beside
+import replay.run.session
+from replay.cases.verdicts import VerdictLog, audit_log_beside
+from replay.run.learning import Learning
+from replay.run.session import Session
+from replay.sources.source import ListSource, Pace
+from replay.state.file import StateFile
 from stream_ccsd.cli.main import app
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.library.versions import Versions
+from stream_ccsd.model.registry import Registry
 from stream_ccsd.verdict import Verdict
 from tests.conftest import FIELDS
 from tests.replay.test_session import StopAfter
@@ -39,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(autouse=True)
 def no_pictures(monkeypatch):
-    monkeypatch.setattr(replay.session, "write_report", lambda *anything: None)
+    monkeypatch.setattr(replay.run.session, "write_report", lambda *anything: None)
 
 
 @pytest.fixture(scope="module")
@@ -56,17 +55,17 @@ def town_file(stream, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def town_folder(town_model, tmp_path_factory):
-    return town_model.save(tmp_path_factory.mktemp("models") / "town")
+def town_folder(population_model, tmp_path_factory):
+    return population_model.save(tmp_path_factory.mktemp("models") / "town")
 
 
 @pytest.fixture
-def begin(stream, town_model):
+def begin(stream, population_model):
     def session(folder, *, learning=LEARNING, resume=False, fraud=stream.fraud, state=True, **more):
         folder.mkdir(exist_ok=True)
         place = folder / "replay.db" if state else None
         source = ListSource("town", stream.transactions, fraud)
-        return Session(source, town_model, folder / "out", place, resume, learning=learning, **more)
+        return Session(source, population_model, folder / "out", place, resume, learning=learning, **more)
 
     return session
 
@@ -77,7 +76,7 @@ def left(folder):
     found = {name: (folder / "out" / name).read_bytes() for name in FILES}
     found["lessons"] = (folder / "replay.db.lessons").read_bytes()
     found["models"] = sorted(place.name for place in models.iterdir() if not place.name.startswith("."))
-    for name in Versions(models).names():
+    for name in Registry(models).names():
         found[name] = (models / name / "model.json").read_bytes()
     return found
 
@@ -93,10 +92,10 @@ def scores(folder):
 
 
 @pytest.fixture(scope="module")
-def whole(stream, town_model, tmp_path_factory):
+def whole(stream, population_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole")
     source = ListSource("town", stream.transactions, stream.fraud)
-    summary = Session(source, town_model, folder / "out", folder / "replay.db", learning=LEARNING).run()
+    summary = Session(source, population_model, folder / "out", folder / "replay.db", learning=LEARNING).run()
     return folder, summary
 
 
@@ -104,7 +103,7 @@ class Nursery:
     """Starts commands quickly; see ``nursery.py``."""
 
     def __init__(self, model, folder):
-        command = [sys.executable, "-m", "tests.replay.nursery", str(model), str(folder)]
+        command = [sys.executable, "-m", "tests.replay.killed", str(model), str(folder)]
         self._errors = (folder / "errors").open("w+")
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True, cwd=ROOT
@@ -167,7 +166,7 @@ def test_killed_twenty_times(town_file, town_folder, tmp_path):
     assert len(reached) > 15
     assert len(lessons) > 3  # lessons were held between the kills
     assert left(folder) == left(tmp_path / "whole")
-    assert len(Versions(folder / "replay.db.models").names()) > 5
+    assert len(Registry(folder / "replay.db.models").names()) > 5
 
 
 def test_lessons_change_scores_and_say_what_they_learnt(whole, begin, tmp_path):
@@ -178,7 +177,7 @@ def test_lessons_change_scores_and_say_what_they_learnt(whole, begin, tmp_path):
     assert before["id"].equals(after["id"])
     assert before["inputs"].null_count == len(before)
     assert after["inputs"].null_count == 0
-    first = Versions(folder / "replay.db.models").load("1").facts["lessons"]["moment"]
+    first = Registry(folder / "replay.db.models").load("1").facts["lessons"]["moment"]
     early = sum(t < first for t in after["time"].to_pylist())
     assert before["score"][:early].equals(after["score"][:early])
     assert not before["score"].equals(after["score"])
@@ -193,8 +192,8 @@ def test_in_memory_is_the_same(whole, begin, tmp_path):
     summary = begin(tmp_path, state=False).run()
     for name in FILES:
         assert (tmp_path / "out" / name).read_bytes() == (whole[0] / "out" / name).read_bytes(), name
-    names = Versions(tmp_path / "out" / "replay.models").names()
-    assert names == Versions(whole[0] / "replay.db.models").names()
+    names = Registry(tmp_path / "out" / "replay.models").names()
+    assert names == Registry(whole[0] / "replay.db.models").names()
     assert summary["lessons"]["last"] == whole[1]["lessons"]["last"]
 
 
@@ -209,11 +208,11 @@ def test_stopped_and_resumed_is_the_same(whole, begin, tmp_path, batch):
 def test_a_new_replay_takes_nothing_from_an_older_one(whole, begin, tmp_path):
     begin(tmp_path, fraud={}).run(stop=StopAfter(300))
     begin(tmp_path, resume=True, fraud={}).run()
-    Versions(tmp_path / "replay.db.models").add(begin(tmp_path).model)
-    Versions(tmp_path / "replay.db.models").pin("1")
+    Registry(tmp_path / "replay.db.models").add(begin(tmp_path).model)
+    Registry(tmp_path / "replay.db.models").pin("1")
     with pytest.raises(StreamCcsdError, match="go on with --resume"):
         begin(tmp_path).run()
-    assert Versions(tmp_path / "replay.db.models").choice().pinned  # of the replay that is there
+    assert Registry(tmp_path / "replay.db.models").choice().pinned  # of the replay that is there
     (tmp_path / "replay.db").unlink()
     begin(tmp_path).run()
     assert left(tmp_path) == left(whole[0])
@@ -229,7 +228,7 @@ def test_verdicts_recorded_while_it_is_stopped_are_heard_by_the_next_lesson(begi
     a, b = tmp_path / "a", tmp_path / "b"
     begin(a, fraud={}).run(stop=StopAfter(1500), batch=100)
     stopped = max(log(a))
-    with VerdictBook.create(book_beside(a / "replay.db")) as book:
+    with VerdictLog.create(audit_log_beside(a / "replay.db")) as book:
         book.append(said(stream, stopped, 25))
     shutil.copytree(a, b)
     begin(a, fraud={}, resume=True).run()
@@ -240,7 +239,7 @@ def test_verdicts_recorded_while_it_is_stopped_are_heard_by_the_next_lesson(begi
     heard = {moment: line["heard"] for moment, line in log(a).items()}
     assert heard[stopped] == 0
     assert heard[stopped + LEARNING.every] == 25
-    first = Versions(a / "replay.db.models").load("1").facts["lessons"]
+    first = Registry(a / "replay.db.models").load("1").facts["lessons"]
     assert (first["moment"], first["heard"]) == (stopped + LEARNING.every, 25)
     assert first["frauds"] + first["too_late"] + first["waiting"] == 25
 
@@ -263,20 +262,20 @@ def killed_at(monkeypatch, owner, name, call):
 
 
 def test_a_repeated_lesson_hears_what_it_heard(begin, stream, whole, tmp_path, monkeypatch):
-    killed_at(monkeypatch, Versions, "add", 3)
+    killed_at(monkeypatch, Registry, "add", 3)
     with pytest.raises(GoneError):
         begin(tmp_path).run()
     monkeypatch.undo()
     again = max(log(tmp_path))
     assert log(tmp_path)[again] == {"moment": again, "heard": 0}
-    with VerdictBook.create(book_beside(tmp_path / "replay.db")) as book:
+    with VerdictLog.create(audit_log_beside(tmp_path / "replay.db")) as book:
         book.append([replace(v, verdict="normal") for v in said(stream, again, 10)])
     begin(tmp_path, resume=True).run()
-    undisturbed, models = log(whole[0]), Versions(tmp_path / "replay.db.models").names()
+    undisturbed, models = log(whole[0]), Registry(tmp_path / "replay.db.models").names()
     assert log(tmp_path)[again] == undisturbed[again]  # the same model, though there was more to be heard
-    assert models[:3] == Versions(whole[0] / "replay.db.models").names()[:3]
+    assert models[:3] == Registry(whole[0] / "replay.db.models").names()[:3]
     assert log(tmp_path)[again + LEARNING.every]["heard"] == 10
-    assert len(models) == len(Versions(whole[0] / "replay.db.models").names())  # none is left over
+    assert len(models) == len(Registry(whole[0] / "replay.db.models").names())  # none is left over
 
 
 def test_a_repeated_lesson_uses_what_it_used(begin, whole, tmp_path, monkeypatch):
@@ -285,7 +284,7 @@ def test_a_repeated_lesson_uses_what_it_used(begin, whole, tmp_path, monkeypatch
         begin(tmp_path).run()
     monkeypatch.undo()
     again = log(tmp_path)[max(log(tmp_path))]
-    versions = Versions(tmp_path / "replay.db.models")
+    versions = Registry(tmp_path / "replay.db.models")
     versions.pin("1")
     begin(tmp_path, resume=True).run(stop=StopAfter(120), batch=10)
     assert log(tmp_path)[max(log(tmp_path))] == again
@@ -302,7 +301,7 @@ def test_a_pinned_version_scores_from_the_next_lesson_on_while_learning_goes_on(
         return {alert["model"] for alert in lines if alert["time"] >= after}
 
     begin(tmp_path).run(stop=StopAfter(1500), batch=100)
-    versions, stopped = Versions(tmp_path / "replay.db.models"), max(log(tmp_path))
+    versions, stopped = Registry(tmp_path / "replay.db.models"), max(log(tmp_path))
     pinned = versions.pin("2")
     begin(tmp_path, resume=True).run(stop=StopAfter(700), batch=100)
     back = max(log(tmp_path))
@@ -328,7 +327,7 @@ def test_what_is_disputed_is_not_learnt_from_until_it_is_settled(begin, stream, 
     settled = [Verdict(t.id, t.account, "fraud", "bank", 40.0, source="chargeback") for t in frauds[:3]]
     learning = Learning(every=2.0, delay=30.0, verdicts=(*ann, *bob, *settled))
     begin(tmp_path, learning=learning).run()
-    versions = Versions(tmp_path / "replay.db.models")
+    versions = Registry(tmp_path / "replay.db.models")
     facts = {f["moment"]: f for f in (versions.load(name).facts["lessons"] for name in versions.names())}
     assert max(f["disputed"] for moment, f in facts.items() if moment < 40.0) == 3
     assert max(f["frauds"] for moment, f in facts.items() if moment < 40.0) == 5
@@ -344,16 +343,16 @@ def test_adapting_alone(begin, tmp_path):
     assert left(tmp_path / "a") == left(tmp_path / "b")
     assert summary["lessons"]["last"] is None
     assert summary["lessons"]["adapted"]["times"] > 5
-    versions = Versions(tmp_path / "a" / "replay.db.models")
+    versions = Registry(tmp_path / "a" / "replay.db.models")
     beyond = {str(versions.load(name).tails["evidence"]) for name in versions.names()}
     assert len(beyond) == len(versions.names())  # rates follow with every lesson
 
 
 def test_what_is_gone_or_damaged_is_said(begin, stream, tmp_path):
     begin(tmp_path).run(stop=StopAfter(1500), batch=100)
-    path, book = tmp_path / "replay.db.lessons", book_beside(tmp_path / "replay.db")
+    path, book = tmp_path / "replay.db.lessons", audit_log_beside(tmp_path / "replay.db")
     good = path.read_bytes()
-    with VerdictBook.create(book) as entries:
+    with VerdictLog.create(book) as entries:
         entries.append(said(stream, max(log(tmp_path)), 4))
     begin(tmp_path, resume=True).run(stop=StopAfter(600), batch=100)
     book.rename(tmp_path / "away")
@@ -376,7 +375,7 @@ def test_another_file_of_as_many_verdicts_is_another_replay(begin, stream, tmp_p
         begin(tmp_path, learning=other, resume=True).run()
 
 
-def test_a_stream_that_jumps_by_years_has_few_lessons_and_can_be_stopped_among_them(stream, town_model, tmp_path):
+def test_a_stream_that_jumps_by_years_has_few_lessons_and_can_be_stopped_among_them(stream, population_model, tmp_path):
     """Eight years without a transaction are no lessons; a wish to stop is heard between two, and nothing is lost."""
     part = [t for t in stream.transactions if t.time < 25.0]
     jumped = [replace(t, id=f"late {t.id}", time=t.time + 2900.0) for t in part[-25:]]
@@ -386,7 +385,7 @@ def test_a_stream_that_jumps_by_years_has_few_lessons_and_can_be_stopped_among_t
         folder.mkdir(exist_ok=True)
         source = ListSource("town", [*part, *jumped], stream.fraud)
         place = folder / "replay.db"
-        return Session(source, town_model, folder / "out", place, resume, learning=learning).run(stop=stop)
+        return Session(source, population_model, folder / "out", place, resume, learning=learning).run(stop=stop)
 
     summary, jump = run(tmp_path / "whole"), jumped[0].time - 1.0
     before = [moment for moment in log(tmp_path / "whole") if moment < part[-1].time]

@@ -11,21 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay import database
-from replay.desk import Desk, Person
-from replay.mirror.facts import calendar_of, first_facts, learnt_facts
-from replay.mirror.file import MirrorFile
-from replay.mirror.following import Following
-from replay.mirror.intake import _APART, Intake
+from replay.cases.cases import Analyst, Cases
+from replay.cases.verdicts import VerdictLog, audit_log_beside
+from replay.mirror.event_merge import _APART, Intake
+from replay.mirror.file import MirrorFile, calendar_of, first_facts, learnt_facts
+from replay.mirror.follow import Following
 from replay.mirror.messages import parse_alert, parse_letter, parse_score
 from replay.mirror.mirror import Mirror
-from replay.mirror.seen import Ranges, Seen
-from replay.state import StateFile
-from replay.verdicts import VerdictBook, book_beside
+from replay.mirror.offsets import Ranges, Seen
+from replay.state import schema
+from replay.state.file import StateFile
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.kafka.messages import alert_message, dead_letter, score_messages, verdict_message
-from stream_ccsd.kafka.metadata import Topic
+from stream_ccsd.kafka.codec import alert_message, dead_letter, score_messages, verdict_message
+from stream_ccsd.kafka.faust.metadata import Topic
 from stream_ccsd.kafka.settings import WorkerSettings
 from stream_ccsd.records import score_batch
 from stream_ccsd.stores import Totals
@@ -155,7 +154,7 @@ def by_place(records):
 def check_whole(reader, topics):
     """Everything that is on the topics is in the file, once, and the file is whole."""
     reader.file.close()
-    database.check(reader.path)
+    schema.check(reader.path)
     with closing(StateFile.open(reader.path, read_only=True)) as file:
         records = file.records
         alerts = list(records.alerts())
@@ -268,7 +267,7 @@ def test_neither_waits_for_ever(some, tmp_path):
 
 def test_scores_and_alerts_that_wait_for_each_other_go_on(some, tmp_path, monkeypatch):
     """Of one partition, where no more alerts are read before a score has gone that waits for a later alert."""
-    monkeypatch.setattr("replay.mirror.intake._ALERTS_AHEAD", 3)
+    monkeypatch.setattr("replay.mirror.event_merge._ALERTS_AHEAD", 3)
     topics = Topics(some, partitions=1)
     own = topics.messages["a", 0]
     for offset, found in enumerate(own := own[::-1]):
@@ -307,7 +306,7 @@ def test_bounds_hold_and_histories_end_where_they_were_cut(topics, tmp_path_fact
     letters = sum(len(own) for (kind, _), own in topics.messages.items() if kind == "d")
     assert reader.file.position == len(topics.scores) + letters  # what went does not come back
     reader.file.close()
-    database.check(path)
+    schema.check(path)
     with closing(StateFile.open(path, read_only=True)) as file:
         kept = [row for batch in file.records.score_batches() for row in batch.to_pylist()]
         assert keep - max(1, keep // 10) - 256 <= len(kept) <= keep
@@ -612,8 +611,8 @@ def handed(tmp_path, monkeypatch):
     async def describe(admin, names):
         return SimpleNamespace(topics=dict(made.topics))
 
-    monkeypatch.setattr("replay.mirror.following.admin_client", admin_client)
-    monkeypatch.setattr("replay.mirror.following.describe", describe)
+    monkeypatch.setattr("replay.mirror.follow.admin_client", admin_client)
+    monkeypatch.setattr("replay.mirror.follow.describe", describe)
     path = tmp_path / "m.db"
     MirrorFile.at(path, first_facts("kafka://b:1")).close()
     made = Handed(path)
@@ -640,17 +639,17 @@ def test_a_verdict_that_arrives_while_another_is_sent_holds_neither_up(handed, t
 
     with (
         Mirror(handed, sender, path, None) as mirror,
-        closing(Desk(book_beside(path), send=send)) as desk,
-        closing(VerdictBook.open(book_beside(path), read_only=True)) as book,
+        closing(Cases(audit_log_beside(path), send=send)) as desk,
+        closing(VerdictLog.open(audit_log_beside(path), read_only=True)) as book,
     ):
-        (own,) = desk.judge([alert], "fraud", "", Person("ann"), SimpleNamespace(newest_time=lambda: 3.0))
+        (own,) = desk.judge([alert], "fraud", "", Analyst("ann"), SimpleNamespace(newest_time=lambda: 3.0))
         assert sender.verdicts == [own.verdict]
         until(lambda: [entry.verdict for entry in book.entries()] == [own.verdict, theirs])
         assert mirror.status()["state"] == "following"
 
 
 def test_a_clients_own_cancellation_is_no_end(handed, tmp_path, monkeypatch):
-    monkeypatch.setattr("replay.mirror.following._BACKOFF", (0.3,))
+    monkeypatch.setattr("replay.mirror.follow._BACKOFF", (0.3,))
     with Mirror(handed, Sent(), tmp_path / "m.db", None) as mirror:
         for error, said in ((asyncio.CancelledError(), "does not answer"), (KeyError("x"), "(KeyError: 'x')")):
             until(lambda: mirror.status()["state"] == "following")

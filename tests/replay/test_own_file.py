@@ -12,10 +12,10 @@ import pytest
 from typer.testing import CliRunner
 
 from replay.budget import budgets
-from replay.fitting import FirstPart, fit_file, per_day, rate_of, with_rate
-from replay.session import Session
-from replay.source import FileSource, ListSource, Wanted
-from replay.state import StateFile, model_beside
+from replay.run.fitting import FirstPart, fit_file, per_day, rate_of, with_rate
+from replay.run.session import Session
+from replay.sources.source import FileSource, ListSource, Wanted
+from replay.state.file import StateFile, model_beside
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.main import app
 from stream_ccsd.engine import Engine
@@ -104,10 +104,11 @@ def test_it_is_resumed_with_the_model_it_began_with(whole, own_file, tmp_path):
     command = ["replay", "--data", str(grown), *DECLARED, *SET, "--label", "pattern"]
     command += ["--out", str(tmp_path / "out"), "--state", str(tmp_path / "r.db")]
     kill = (
-        "import os, sys, replay.state as s; from stream_ccsd.__main__ import run; real = s.StateFile.record\n"
+        "import os, sys, replay.state.file as s; from stream_ccsd.__main__ import run; real = s.StateFile.record\n"
         "def record(self, harvest):\n    real(self, harvest); os._exit(9)\n"
-        "s.StateFile.record = record; import replay.run; replay.run.replay_stream.__kwdefaults__['batch'] = 700\n"
-        "import replay.session; replay.session.Session.run.__kwdefaults__['batch'] = 700; run()"
+        "s.StateFile.record = record; import replay.run.loop\n"
+        "replay.run.loop.replay_stream.__kwdefaults__['batch'] = 700\n"
+        "import replay.run.session; replay.run.session.Session.run.__kwdefaults__['batch'] = 700; run()"
     )
     assert subprocess.run([sys.executable, "-c", kill, *command], check=False, capture_output=True).returncode == 9
     with closing(StateFile.open(tmp_path / "r.db")) as file:

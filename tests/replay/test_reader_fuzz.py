@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from replay.recording import export
-from replay.source import START, FileSource, Item, SortedSource, Wanted
-from replay.state import StateFile
+from replay.run.recording import export
+from replay.sources.source import START, FileSource, Item, SortedSource, Wanted
+from replay.state.file import StateFile
 from stream_ccsd.errors import StreamCcsdError
 
 QUICK = settings(max_examples=120, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from offline.fraud.data import LabelledData, load_labelled
 from offline.fraud.stream import score_stream
 from replay.explain import Explanation
-from replay.pace import Pace
-from replay.session import Session
-from replay.source import START, FileSource, ListSource, SortedSource, Wanted
-from replay.state import StateFile
-from replay.tally import Tally
+from replay.run.session import Session
+from replay.sources.source import START, FileSource, ListSource, Pace, SortedSource, Wanted
+from replay.state.file import StateFile
+from replay.state.statistics import RunStatistics
 from stream_ccsd.errors import StreamCcsdError
 from tests.conftest import scores_at, with_settings
 
@@ -109,18 +108,18 @@ class FailingDisk:
     def __init__(self, record, after):
         self.record, self.left = record, after
 
-    def __call__(self, harvest):
+    def __call__(self, batch_output):
         self.left -= 1
         if self.left < 0:
             raise RuntimeError("gone")
-        self.record(harvest)
+        self.record(batch_output)
 
 
 def test_a_batch_is_recorded_whole_or_not_at_all(whole, model, stream_file, tmp_path, monkeypatch):
     session = Session(FileSource(stream_file, label="pattern"), model, tmp_path, tmp_path / "s.db")
     real = StateFile.record
     left = FailingDisk(lambda h: None, 5)
-    monkeypatch.setattr(StateFile, "record", lambda self, harvest: (left(harvest), real(self, harvest)))
+    monkeypatch.setattr(StateFile, "record", lambda self, batch_output: (left(batch_output), real(self, batch_output)))
     with pytest.raises(RuntimeError, match="gone"):
         session.run(batch=100)
     monkeypatch.undo()
@@ -137,10 +136,10 @@ def test_two_replays_cannot_write_one_state(model, stream_file, tmp_path):
     Session(FileSource(stream_file), model, tmp_path, path).run(stop=StopAfter(900), batch=50)
     real = StateFile.record
 
-    def overtaken(self, harvest):
+    def overtaken(self, batch_output):
         sqlite3.connect(path).execute("SELECT 1")
         self.reached = self.reached._replace(position=self.position + 1)  # as if the other one had gone further
-        real(self, harvest)
+        real(self, batch_output)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(StateFile, "record", overtaken)
@@ -190,7 +189,7 @@ def test_another_database_is_not_taken_for_a_state(tmp_path):
 def test_alerts_can_be_read_while_a_replay_runs(model, source, tmp_path):
     path, seen = tmp_path / "s.db", []
 
-    def look(clock, harvest):
+    def look(clock, batch_output):
         reader = StateFile.open(path, read_only=True)
         seen.append(reader.records.totals().alerts)
         reader.close()
@@ -394,8 +393,8 @@ def test_a_folder_that_cannot_be_written_is_said(model, stream, tmp_path):
 
 
 def test_time_far_away_makes_no_long_axis():
-    tally = Tally()
-    tally.add_scores(scores_at([0.0, 1.7e9]))
-    counts = tally.over_time.of("transactions")
+    statistics = RunStatistics()
+    statistics.add_scores(scores_at([0.0, 1.7e9]))
+    counts = statistics.over_time.of("transactions")
     assert max(counts) - min(counts) < 400
     assert sum(counts.values()) == 2

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from replay.daily_life import Hours, Rhythm, at_night, country_name, device_name
-from replay.files import read_transactions
-from replay.simulated import town_settings, write_simulated
-from replay.simulator import (
+from replay.run.fitting import population_settings, write_simulated
+from replay.sources.files import read_transactions
+from replay.sources.simulator.behaviour import Hours, Rhythm, at_night, country_name, device_name
+from replay.sources.simulator.population import (
     DRAIN,
     FIELDS,
     HABIT,
@@ -19,8 +19,8 @@ from replay.simulator import (
     REGIME,
     TIME_ORIGIN,
     TIME_UNIT,
-    Rows,
-    Town,
+    Population,
+    SimulatedRows,
     simulate,
     simulated,
 )
@@ -29,18 +29,20 @@ from stream_ccsd.settings import Settings
 from stream_ccsd.transaction import Schema, unsound
 
 
-def all_days(town):
-    return Rows(*(np.concatenate(column) for column in zip(*map(town.day, range(town.days)), strict=True)))
+def all_days(population):
+    return SimulatedRows(
+        *(np.concatenate(column) for column in zip(*map(population.day, range(population.days)), strict=True))
+    )
 
 
 @pytest.fixture(scope="module")
-def town():
-    return Town(600, 150, fraud_share=0.5, seed=1)
+def population():
+    return Population(600, 150, fraud_share=0.5, seed=1)
 
 
 @pytest.fixture(scope="module")
-def rows(town):
-    return all_days(town)
+def rows(population):
+    return all_days(population)
 
 
 def hours(rows):
@@ -51,11 +53,11 @@ def is_weekend(rows):
     return np.floor(rows.time) % 7 >= 5
 
 
-def digest(town):
+def digest(population):
     """Of who paid how much to whom, and of what is fraud, whatever the order within a day."""
     whole = hashlib.sha256()
-    for number in range(town.days):
-        rows = town.day(number)
+    for number in range(population.days):
+        rows = population.day(number)
         columns = (rows.customer, np.rint(rows.amount * 100), rows.merchant, rows.pattern)
         table = np.stack([np.asarray(c, np.int64) for c in columns]).astype("<i8")
         whole.update(table[:, np.lexsort(table)].tobytes("F"))
@@ -72,22 +74,22 @@ def digest(town):
     ],
 )
 def test_customers_amounts_merchants_and_frauds_of_each_day_are_what_they_were(chosen, expected):
-    assert digest(Town(*chosen)) == expected
+    assert digest(Population(*chosen)) == expected
 
 
-def test_days_are_the_same_in_any_order_and_in_another_town_of_that_seed(town):
-    again = Town(600, 150, fraud_share=0.5, seed=1)
+def test_days_are_the_same_in_any_order_and_in_another_town_of_that_seed(population):
+    again = Population(600, 150, fraud_share=0.5, seed=1)
     for number in (149, 3, 70, 59, 60, 3):
-        for one, other in zip(again.day(number), town.day(number), strict=True):
+        for one, other in zip(again.day(number), population.day(number), strict=True):
             np.testing.assert_array_equal(one, other)
-    other = Town(600, 150, fraud_share=0.5, seed=2)
-    assert (other.travels.home != town.travels.home).any()
-    assert (other.rhythm.kind != town.rhythm.kind).any()
+    other = Population(600, 150, fraud_share=0.5, seed=2)
+    assert (other.travels.home != population.travels.home).any()
+    assert (other.rhythm.kind != population.rhythm.kind).any()
 
 
-def test_times_are_in_order_and_within_their_day(town):
+def test_times_are_in_order_and_within_their_day(population):
     for number in range(10):
-        time = town.day(number).time
+        time = population.day(number).time
         assert (np.diff(time) >= 0).all()
         assert number <= time.min() <= time.max() < number + 1
 
@@ -132,9 +134,9 @@ def test_customers_have_hours_of_their_own(rows):
     assert mean[enough].std() > 1.5 * by_chance
 
 
-def test_a_trip_is_some_days_in_one_country_and_most_days_are_at_home(town, rows):
+def test_a_trip_is_some_days_in_one_country_and_most_days_are_at_home(population, rows):
     own = rows.pattern < 0
-    is_away = own & (rows.country != town.travels.home[rows.customer])
+    is_away = own & (rows.country != population.travels.home[rows.customer])
     assert 0.005 < is_away.mean() < 0.08
     season = np.floor(rows.time / 60).astype(int)
     trips = 0
@@ -147,7 +149,7 @@ def test_a_trip_is_some_days_in_one_country_and_most_days_are_at_home(town, rows
         assert np.ptp(rows.time[mine][away]) <= 15
         trips += 1
     assert trips > 50
-    shares = np.bincount(town.travels.home) / len(town.travels.home)
+    shares = np.bincount(population.travels.home) / len(population.travels.home)
     assert len(shares) == 10
     assert shares[0] > 0.25
     assert shares[-1] < 0.06
@@ -155,9 +157,9 @@ def test_a_trip_is_some_days_in_one_country_and_most_days_are_at_home(town, rows
 
 def test_customers_use_one_device_now_and_then_a_second_and_rarely_a_new_one():
     """Over ten years, of which each device sees but a few."""
-    town = Town(40, 3650, fraud_share=0.0, seed=5)
-    days = [town.day(number) for number in range(0, 3650, 5)]
-    rows = Rows(*(np.concatenate(column) for column in zip(*days, strict=True)))
+    population = Population(40, 3650, fraud_share=0.0, seed=5)
+    days = [population.day(number) for number in range(0, 3650, 5)]
+    rows = SimulatedRows(*(np.concatenate(column) for column in zip(*days, strict=True)))
     assert (rows.device < 0).mean() == pytest.approx(0.03, abs=0.005)
     shares = []
     for customer in range(40):
@@ -182,15 +184,15 @@ def test_devices_belong_to_one_customer_and_their_names_tell_no_label(rows):
     assert len(strange) > 20
 
 
-def seen_before(town, rows):
+def seen_before(population, rows):
     """Whether each transaction's device was used by its customer before the fraud began."""
-    earlier = rows.time < town.begin[rows.customer]
+    earlier = rows.time < population.begin[rows.customer]
     known = set(zip(rows.customer[earlier].tolist(), rows.device[earlier].tolist(), strict=True))
     return np.array([pair in known for pair in zip(rows.customer.tolist(), rows.device.tolist(), strict=True)])
 
 
-def test_strangers_bring_their_devices_and_drains_run_on_the_customers(town, rows):
-    is_known, has_device = seen_before(town, rows), rows.device >= 0
+def test_strangers_bring_their_devices_and_drains_run_on_the_customers(population, rows):
+    is_known, has_device = seen_before(population, rows), rows.device >= 0
     known = [is_known[has_device & (rows.pattern == pattern)].mean() for pattern in range(len(PATTERNS))]
     assert 0 < known[RARE] < 0.3
     assert 0 < known[HABIT] < 0.3
@@ -201,8 +203,8 @@ def test_strangers_bring_their_devices_and_drains_run_on_the_customers(town, row
         assert len(set(rows.device[regime & (rows.customer == customer)].tolist())) == 1
 
 
-def test_strangers_countries(town, rows):
-    is_away = rows.country != town.travels.home[rows.customer]
+def test_strangers_countries(population, rows):
+    is_away = rows.country != population.travels.home[rows.customer]
     shares = [is_away[rows.pattern == pattern].mean() for pattern in range(len(PATTERNS))]
     assert shares[RARE] > 0.6
     assert max(shares[HABIT], shares[DRAIN], shares[REGIME]) < 0.25
@@ -220,9 +222,9 @@ def test_strangers_hours(rows):
 
 
 def test_transactions_carry_what_the_rows_say():
-    town = Town(30, 8, fraud_share=0.5, seed=3)
-    rows = all_days(town)
-    made = [transaction for transaction, _ in simulated(town)]
+    population = Population(30, 8, fraud_share=0.5, seed=3)
+    rows = all_days(population)
+    made = [transaction for transaction, _ in simulated(population)]
     assert made == simulate(accounts=30, days=8, fraud_share=0.5, seed=3).transactions
     assert [t.fields["country"] for t in made] == [country_name(c) for c in rows.country.tolist()]
     names = [device_name(*pair) for pair in zip(rows.customer.tolist(), rows.device.tolist(), strict=True)]
@@ -234,10 +236,10 @@ def test_transactions_carry_what_the_rows_say():
 
 @pytest.mark.parametrize("name", ["s.csv", "s.csv.gz", "s.parquet"])
 def test_files_carry_countries_and_devices(tmp_path, name):
-    town = Town(20, 12, fraud_share=0.5, seed=3)
-    count, _ = write_simulated(town, tmp_path / name)
+    population = Population(20, 12, fraud_share=0.5, seed=3)
+    count, _ = write_simulated(population, tmp_path / name)
     read = list(read_transactions(tmp_path / name, Schema(fields=declared(FIELDS))))
-    assert read == [transaction for transaction, _ in simulated(town)]
+    assert read == [transaction for transaction, _ in simulated(population)]
     assert len(read) == count
     if name.endswith(".parquet"):
         columns = pq.read_table(tmp_path / name).column_names
@@ -245,9 +247,9 @@ def test_files_carry_countries_and_devices(tmp_path, name):
 
 
 def test_a_town_fills_in_settings_that_were_left_open():
-    filled = town_settings(Settings())
+    filled = population_settings(Settings())
     assert (filled.fields, filled.time_unit, filled.time_origin) == (FIELDS, TIME_UNIT, TIME_ORIGIN)
     chosen = Settings(fields=("device:category",), time_unit="days", time_origin="2030-01-01", window=9)
-    assert town_settings(chosen) == chosen
-    plain = town_settings(Settings(time_unit="number"))
+    assert population_settings(chosen) == chosen
+    plain = population_settings(Settings(time_unit="number"))
     assert (plain.fields, plain.time_unit, plain.time_origin) == (FIELDS, "number", None)

@@ -10,14 +10,14 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from replay import database
-from replay.database import DamageError
-from replay.outputs import OutputFiles
-from replay.recording import export
-from replay.run import replay_stream
-from replay.session import Session
-from replay.source import FileSource, ListSource, SortedSource
-from replay.state import StateFile
+from replay.run.loop import replay_stream
+from replay.run.output import OutputFiles
+from replay.run.recording import export
+from replay.run.session import Session
+from replay.sources.source import FileSource, ListSource, SortedSource
+from replay.state import schema
+from replay.state.file import StateFile
+from replay.state.schema import DamageError
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
@@ -134,8 +134,8 @@ def test_rows_that_vanish_or_are_of_another_time_are_noticed(some, model, tmp_pa
 def test_a_file_taken_away_ends_the_replay(some, model, tmp_path, replaced, last):
     path = tmp_path / "s.db"
 
-    def take_away(clock, harvest):
-        if path.exists() and (not last or harvest.reached.position == 244):
+    def take_away(clock, batch_output):
+        if path.exists() and (not last or batch_output.reached.position == 244):
             path.unlink()
             if replaced:
                 path.write_bytes(b"another")
@@ -155,9 +155,9 @@ def test_resume_notices_what_changed_in_what_was_read(model, stream_file, tmp_pa
     def stop():
         return reached > 2000
 
-    def progress(clock, harvest):
+    def progress(clock, batch_output):
         nonlocal reached
-        reached = harvest.reached.position
+        reached = batch_output.reached.position
 
     Session(FileSource(data), model, tmp_path, state).run(stop=stop, progress=progress, batch=500)
     kept = state.read_bytes()
@@ -279,21 +279,21 @@ def test_a_link_to_a_state_is_followed(tmp_path):
 def test_advice_goes_by_codes_not_by_words(tmp_path):
     path = tmp_path / "s.db"
     StateFile.create(path, FACTS).close()
-    with closing(database.connect(path)) as connection:
-        with pytest.raises(DamageError), database.explained(path):
+    with closing(schema.connect(path)) as connection:
+        with pytest.raises(DamageError), schema.explained(path):
             connection.execute("SELECT * FROM 'disk I/O full locked readonly'")
         connection.execute("PRAGMA max_page_count = 1")
-        with pytest.raises(StreamCcsdError, match="the disk is full or failing"), database.explained(path):
+        with pytest.raises(StreamCcsdError, match="the disk is full or failing"), schema.explained(path):
             connection.execute("CREATE TABLE more AS SELECT zeroblob(1000000)")
     with (
-        closing(database.connect(path, read_only=True)) as connection,
+        closing(schema.connect(path, read_only=True)) as connection,
         pytest.raises(StreamCcsdError, match="may be written to"),
-        database.explained(path),
+        schema.explained(path),
     ):
         connection.execute("DELETE FROM progress")
     with closing(sqlite3.connect(path)) as first, closing(sqlite3.connect(path, timeout=0)) as second:
         first.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StreamCcsdError, match="another process is writing"), database.explained(path):
+        with pytest.raises(StreamCcsdError, match="another process is writing"), schema.explained(path):
             second.execute("BEGIN IMMEDIATE")
 
 

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replay.database import DamageError
-from replay.harvest import Harvest
-from replay.session import Session
-from replay.source import FileSource, ListSource, Place
-from replay.state import StateFile
+from replay.run.session import Session
+from replay.sources.source import FileSource, ListSource, Position
+from replay.state.batch_output import BatchOutput
+from replay.state.file import StateFile
+from replay.state.schema import DamageError
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.engine import Engine
 from stream_ccsd.errors import StreamCcsdError
@@ -139,7 +139,7 @@ def test_accounts_by_maximum(records, scores):
 def test_a_late_transaction_in_a_later_batch_is_not_an_accounts_newest(tmp_path):
     with closing(StateFile.create(tmp_path / "s.db", FACTS)) as file:
         for number, times in enumerate(([3.0, 9.0], [5.0], [7.0, 8.0]), start=1):
-            file.record(Harvest(Place(10 * number), scores_at(times), [], []))
+            file.record(BatchOutput(Position(10 * number), scores_at(times), [], []))
             assert file.records.account("a").last_time == 9.0
         assert file.records.account("a").transactions == 5
 
@@ -237,7 +237,7 @@ def test_bins_become_wider_and_nothing_is_lost(tmp_path_factory, parts, start):
     for number, times in enumerate(parts, start=1):
         with closing(StateFile.open(path)) as file:
             scores = scores_at(times, label=["fraud"] * len(times))
-            file.record(Harvest(Place(10_000 * number), scores, [], []))
+            file.record(BatchOutput(Position(10_000 * number), scores, [], []))
     times = np.array([t for part in parts for t in part], float)
     with closing(StateFile.open(path, read_only=True)) as file:
         bins = file.records.counts_over_time()
@@ -254,14 +254,14 @@ def test_bins_become_wider_and_nothing_is_lost(tmp_path_factory, parts, start):
 def test_a_reader_stays_at_its_moment_while_a_replay_writes(model, source, tmp_path):
     path, readers = tmp_path / "s.db", []
 
-    def look(clock, harvest):
+    def look(clock, batch_output):
         """One reader all the time, and one that stays where it is."""
         if not readers:
             readers.extend(StateFile.open(path, read_only=True) for _ in range(2))
             moment = readers[1].records.at_one_moment()
             moment.__enter__()
             readers.append((moment, readers[1].records.totals()))
-        assert readers[0].records.totals().position == harvest.reached.position
+        assert readers[0].records.totals().position == batch_output.reached.position
         assert readers[1].records.totals() == readers[2][1]
 
     summary = Session(source, model, tmp_path, path).run(progress=look, batch=300)
@@ -333,7 +333,7 @@ def test_a_large_batch_is_stored_in_parts_and_read_as_one(tmp_path):
         for number in range(2):
             positions = list(range(5000 * number + 1, 5000 * number + 4501))
             scores = scores_at(positions, account=accounts, position=positions)
-            file.record(Harvest(Place(5000 * (number + 1)), scores, [], []))
+            file.record(BatchOutput(Position(5000 * (number + 1)), scores, [], []))
     with closing(StateFile.open(path, read_only=True)) as file:
         batches = list(file.records.score_batches())
         assert [batch.num_rows for batch in batches] == [2000, 2000, 500] * 2

@@ -20,16 +20,23 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from replay.hearing import ColumnVerdicts, PendingVerdicts
-from replay.session import Session
-from replay.source import FileSource, ListSource
-from replay.state import StateFile
-from replay.verdict_files import read_verdicts
-from replay.verdicts import BOOK, Entry, VerdictBook, book_beside, open_beside
+from replay.cases.verdicts import (
+    BOOK,
+    ColumnVerdicts,
+    PendingVerdicts,
+    VerdictEntry,
+    VerdictLog,
+    audit_log_beside,
+    open_beside,
+    read_verdicts,
+)
+from replay.run.session import Session
+from replay.sources.source import FileSource, ListSource
+from replay.state.file import StateFile
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.cli.main import app
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.library.model import Model
+from stream_ccsd.model.model import Model
 from stream_ccsd.records import json_schemas
 from stream_ccsd.transaction import Refusal, Transaction
 from stream_ccsd.verdict import Verdict
@@ -49,7 +56,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def book(path):
-    with VerdictBook.create(path) as made:
+    with VerdictLog.create(path) as made:
         yield made
 
 
@@ -60,7 +67,7 @@ def test_what_is_recorded_can_be_read_again(book, path):
     assert [entry.sequence for entry in added] == [1, 2, 3, 4]
     assert [entry.verdict for entry in added] == [ANN, *many(3)]
     assert [entry.sequence for entry in book.append([BOB])] == [5]
-    with VerdictBook.open(path, read_only=True) as reader:
+    with VerdictLog.open(path, read_only=True) as reader:
         assert [*reader.entries()] == [*added, *reader.entries(after=4)]
         assert [entry.verdict for entry in reader.of("C1", "x7")] == [ANN, BOB]
         assert reader.of("C1", "x8") == []
@@ -70,7 +77,7 @@ def test_what_is_recorded_can_be_read_again(book, path):
         assert [*reader.history(account="C1")] == [("C1", "x7"), ("C1", "t1")]
         assert [*reader.history(transaction="t2")] == [("C2", "t2")]
         assert reader.history("C2", "x7") == {}
-        assert Entry.of(reader.check()) == [*reader.entries()][-1]
+        assert VerdictEntry.of(reader.check()) == [*reader.entries()][-1]
     for entry in added:
         shape = {name: value for name, value in entry.to_dict().items() if name not in ("sequence", "recorded")}
         jsonschema.validate(shape, json_schemas()["verdict"])
@@ -87,7 +94,7 @@ def test_doubled_verdicts_are_recorded_once(book):
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_batches_make_one_whole_chain(tmp_path_factory, batches):
     place = tmp_path_factory.mktemp("book") / "b.verdicts"
-    with VerdictBook.create(place) as made:
+    with VerdictLog.create(place) as made:
         for batch in batches:
             made.append(batch)
         said = [entry.verdict for entry in made.entries()]
@@ -155,7 +162,7 @@ def test_tampering_is_found(book, path, change):
     book.check()
     book.close()
     tampered(path, change)
-    with VerdictBook.open(path) as again:
+    with VerdictLog.open(path) as again:
         with pytest.raises(StreamCcsdError, match=r"line \d is not what was recorded.*move it away"):
             again.check()
         with pytest.raises(StreamCcsdError, match="is not what was recorded"):
@@ -168,32 +175,32 @@ def test_a_book_without_its_guards_is_refused(book, path):
     with closing(sqlite3.connect(path)) as other:
         other.execute("DROP TRIGGER lines_are_not_deleted")
     with pytest.raises(StreamCcsdError, match="its tables are not those of a book of verdicts"):
-        VerdictBook.open(path)
+        VerdictLog.open(path)
 
 
 def test_what_is_no_book(tmp_path):
     with pytest.raises(StreamCcsdError, match="there is no book of verdicts"):
-        VerdictBook.open(tmp_path / "none")
+        VerdictLog.open(tmp_path / "none")
     (tmp_path / "text").write_text("hello " * 1000)
     with pytest.raises(StreamCcsdError, match="is not a book of verdicts"):
-        VerdictBook.open(tmp_path / "text")
+        VerdictLog.open(tmp_path / "text")
     with closing(sqlite3.connect(tmp_path / "other")) as other:
         other.execute("CREATE TABLE a (b)")
     with pytest.raises(StreamCcsdError, match="is not a book of verdicts of stream-ccsd"):
-        VerdictBook.open(tmp_path / "other")
+        VerdictLog.open(tmp_path / "other")
     with pytest.raises(StreamCcsdError, match="check that the folder exists"):
-        VerdictBook.create(tmp_path / "nowhere" / "book")
-    VerdictBook.create(tmp_path / "newer").close()
+        VerdictLog.create(tmp_path / "nowhere" / "book")
+    VerdictLog.create(tmp_path / "newer").close()
     with closing(sqlite3.connect(tmp_path / "newer")) as other:
         other.execute(f"PRAGMA user_version = {BOOK.version + 1}")
     with pytest.raises(StreamCcsdError, match="written by another version"):
-        VerdictBook.create(tmp_path / "newer")
+        VerdictLog.create(tmp_path / "newer")
 
 
 APPEND = """
 import sys
 from pathlib import Path
-from replay.verdicts import VerdictBook
+from replay.cases.verdicts import VerdictBook
 from stream_ccsd.verdict import Verdict
 path, who, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
@@ -225,7 +232,7 @@ def test_processes_append_to_one_book_at_once(path):
     for process in processes:
         process.communicate()
         assert process.returncode == 0
-    with VerdictBook.open(path) as book:
+    with VerdictLog.open(path) as book:
         assert book.check().sequence == 3 * 40 * 3
         for who in ("ann", "bob", "eve"):
             own = [e.verdict.transaction for e in book.entries() if e.verdict.who == who]
@@ -242,7 +249,7 @@ def test_killed_while_appending(path):
         process.send_signal(signal.SIGKILL)
         heard = process.communicate()[0].splitlines()
         said = 1 + int(heard[-1]) if heard else 1 + 3 * number
-        with VerdictBook.open(path) as book:
+        with VerdictLog.open(path) as book:
             last = book.check()
             own = [entry for entry in book.entries() if entry.verdict.who == f"p{number}"]
             assert len(own) % 3 == 0  # whole batches
@@ -520,7 +527,7 @@ def test_mistakes_are_explained_and_leave_nothing(state):
         assert message in error("verdict", "--state", state, *arguments)
     for arguments in (["--source", "rumour"], ["--at", "soon"]):
         run("verdict", "--state", state, "fraud", "--transaction", "b", "--account", "a", *arguments, code=2)
-    assert not book_beside(state).exists()
+    assert not audit_log_beside(state).exists()
     assert as_json("verdicts", "--state", state, "--check")["chain"] == {"verdicts": 0, "lines": 0, "hash": None}
     assert "no verdict was recorded yet" in run("verdicts", "--state", state, "--check").output
     assert "there is no state file" in error("verdicts", "--state", state.parent / "none.db")
@@ -570,6 +577,6 @@ def test_the_chain_is_checked_on_request(state, alerts):
         assert chain == {"verdicts": 2, "lines": 2, "hash": book.check().hash}
     shown = run("verdicts", "--state", state, "--check").output
     assert f"the chain of 2 verdicts is whole; its last hash is {chain['hash']}" in shown.replace("\n", " ")
-    tampered(book_beside(state), "UPDATE lines SET body = '{}' WHERE sequence = 2")
+    tampered(audit_log_beside(state), "UPDATE lines SET body = '{}' WHERE sequence = 2")
     assert "line 2 is not what was recorded" in error("verdicts", "--state", state, "--check")
     assert "line 2 is not what was recorded" in error("alerts", "--state", state)

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from replay.explain import picture_name
-from replay.session import Session
-from replay.source import ListSource
-from replay.state import StateFile
-from replay.tally import Tally
+from replay.run.session import Session
+from replay.sources.source import ListSource
+from replay.state.file import StateFile
+from replay.state.statistics import RunStatistics
 from stream_ccsd.calendar import UNITS, Calendar
 from stream_ccsd.cli.main import app
-from stream_ccsd.library.model import Model
-from stream_ccsd.page import along_time, axes, drawn
+from stream_ccsd.cli.report import along_time, axes, drawn
+from stream_ccsd.model.model import Model
 from stream_ccsd.transaction import MAX_NUMBER
 from tests.conftest import scores_at
 
@@ -197,11 +197,11 @@ def test_a_state_keeps_its_calendar(state):
 def test_events_are_counted_in_widths_that_people_know(calendar, span, width):
     import numpy as np
 
-    tally = Tally(calendar)
+    statistics = RunStatistics(calendar)
     times = np.linspace(1.5e9, 1.5e9 + span, 5000, endpoint=False)
     for part in np.array_split(times, 7):
-        tally.add_scores(scores_at(part))
-    over = tally.over_time
+        statistics.add_scores(scores_at(part))
+    over = statistics.over_time
     assert calendar.length(over.width) == width
     places, counts = np.unique(np.floor(times / over.width).astype(int), return_counts=True)
     assert over.of("transactions") == dict(zip(places.tolist(), counts.tolist(), strict=True))

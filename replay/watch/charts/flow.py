@@ -20,9 +20,9 @@ from replay.watch.charts.frame import (
     marked,
     pct,
     short,
+    time_ticks,
     to_the_minute,
 )
-from replay.watch.charts.when import time_ticks
 from stream_ccsd.calendar import Calendar
 
 __all__ = ["histogram", "minutes", "over_time"]

@@ -22,9 +22,9 @@ from replay.watch.charts.frame import (
     legend,
     pct,
     short,
+    time_ticks,
     to_the_minute,
 )
-from replay.watch.charts.when import time_ticks
 from stream_ccsd.calendar import Calendar
 
 __all__ = ["timeline", "windows"]

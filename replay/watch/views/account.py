@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from replay.desk import Standings
-from replay.verdicts import Entry
-from replay.watch.errors import NotFoundError
-from replay.watch.gathered import short
-from replay.watch.known import Known, Query, number, verdict_of
-from replay.watch.laws import laws_behind
-from replay.watch.openings import is_hidden
+from replay.cases.cases import EffectiveVerdicts
+from replay.cases.verdicts import VerdictEntry
+from replay.watch.formats import NotFoundError
+from replay.watch.live.index import short
+from replay.watch.live.open_cases import is_hidden
+from replay.watch.views.context import Query, ViewContext, number, verdict_of
+from replay.watch.views.densities import densities_behind
 from replay.watch.views.queue import claim_of
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.records import score_columns
@@ -28,7 +28,7 @@ _LONG = (
 )
 
 
-def account(known: Known, query: Query) -> dict[str, Any]:
+def account(known: ViewContext, query: Query) -> dict[str, Any]:
     """The values of the page; of ``alert`` in the query, that of its account."""
     name, chosen = _asked(known, query)
     with known.reader.records() as records:
@@ -66,7 +66,7 @@ def account(known: Known, query: Query) -> dict[str, Any]:
         "timeline": _timeline(known, query, points, alerts, marks),
         "hours": _hours(known.calendar, points),
         "merchants": _merchants(points),
-        "laws": None if picked is None else laws_behind(known.shelf, notes.get("model"), picked, points),
+        "laws": None if picked is None else densities_behind(known.model_cache, notes.get("model"), picked, points),
         "verdicts": sorted(verdicts, key=lambda row: -row["sequence"]),
         "claim": claim,
         "suppressions": [
@@ -77,7 +77,7 @@ def account(known: Known, query: Query) -> dict[str, Any]:
     }
 
 
-def _asked(known: Known, query: Query) -> tuple[str, str | None]:
+def _asked(known: ViewContext, query: Query) -> tuple[str, str | None]:
     """Whose page it is, and which alert is in focus."""
     chosen = query.get("alert") or None
     if chosen is None:
@@ -92,13 +92,13 @@ def _asked(known: Known, query: Query) -> tuple[str, str | None]:
     return row["account"], chosen
 
 
-def _long(known: Known, standings: Standings, alert: Record, hidden: bool) -> dict[str, Any]:
+def _long(known: ViewContext, standings: EffectiveVerdicts, alert: Record, hidden: bool) -> dict[str, Any]:
     said = standings.said.get((alert["account"], alert["transaction"]), [])
     extra = {name: alert.get(name) for name in _LONG}
     return known.shown(short(alert), standings, hidden) | extra | {"history": _said(known, said)}
 
 
-def _said(known: Known, entries: list[Entry]) -> list[dict[str, Any]]:
+def _said(known: ViewContext, entries: list[VerdictEntry]) -> list[dict[str, Any]]:
     """Verdicts on one transaction, in the order they were recorded, and which of them counts."""
     if not entries:
         return []
@@ -111,7 +111,7 @@ def _said(known: Known, entries: list[Entry]) -> list[dict[str, Any]]:
 
 
 def _timeline(
-    known: Known, query: Query, points: list[Record], alerts: list[Record], marks: dict[str, Any]
+    known: ViewContext, query: Query, points: list[Record], alerts: list[Record], marks: dict[str, Any]
 ) -> dict[str, Any]:
     ids = {alert["position"]: alert["id"] for alert in alerts}
     first, last = (points[0]["time"], points[-1]["time"]) if points else (0.0, 0.0)
@@ -156,6 +156,6 @@ def _merchants(points: list[Record]) -> list[dict[str, Any]]:
     return [{"name": name, "count": int(count), "amount": amount} for name, (count, amount) in most]
 
 
-def _row(known: Known, row: Record) -> dict[str, Any]:
+def _row(known: ViewContext, row: Record) -> dict[str, Any]:
     """A raw transaction with its scores."""
     return row | {"when": known.when(row["time"])}

@@ -6,27 +6,27 @@ from typing import Any
 
 import numpy as np
 
-from replay.watch.known import Known, Query
+from replay.watch.views.context import Query, ViewContext
 from replay.watch.views.now import drift
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.stores import Record
-from stream_ccsd.verdict import Standing
+from stream_ccsd.verdict import EffectiveVerdict
 
 _VERSIONS = 20
 _WEEKS = 104
 
 
-def model(known: Known, query: Query) -> dict[str, Any]:
+def model(known: ViewContext, query: Query) -> dict[str, Any]:
     """The values of the page."""
     with known.looking() as standings:
         rows, stands = known.follower.alerts.rows, standings.stands
         used = rows[-1]["model"] if rows else known.reader.facts["model"]
 
-        def judged() -> list[tuple[Record, Standing | None]]:
+        def judged() -> list[tuple[Record, EffectiveVerdict | None]]:
             return [(row, stands.get((row["account"], row["transaction"]))) for row in rows]
 
-        weeks = known.openings.made("weeks", known, lambda: _weeks(known, judged()))
-        fields = known.openings.made("fields", known, lambda: _fields(judged()))
+        weeks = known.open_cases.made("weeks", known, lambda: _weeks(known, judged()))
+        fields = known.open_cases.made("fields", known, lambda: _fields(judged()))
     versions, pinned, problem = _versions(known)
     return {
         "version": used,
@@ -41,10 +41,10 @@ def model(known: Known, query: Query) -> dict[str, Any]:
     }
 
 
-def _versions(known: Known) -> tuple[list[dict[str, Any]], str | None, str | None]:
+def _versions(known: ViewContext) -> tuple[list[dict[str, Any]], str | None, str | None]:
     try:
-        pinned = known.shelf.versions.choice().pinned
-        described = known.shelf.described(_VERSIONS)
+        pinned = known.model_cache.versions.choice().pinned
+        described = known.model_cache.described(_VERSIONS)
     except StreamCcsdError as error:
         return [], None, str(error)
     found = []
@@ -67,7 +67,7 @@ def _all(lessons: dict[str, Any]) -> int:
     return int(lessons["frauds"] + lessons["others"])
 
 
-def _weeks(known: Known, judged: list[tuple[Record, Standing | None]]) -> list[dict[str, Any]]:
+def _weeks(known: ViewContext, judged: list[tuple[Record, EffectiveVerdict | None]]) -> list[dict[str, Any]]:
     """Of the alerts of each week, as far as somebody found them fraud or normal."""
     week = known.days(7.0)
     counts: dict[int, list[int]] = {}
@@ -87,7 +87,7 @@ def _weeks(known: Known, judged: list[tuple[Record, Standing | None]]) -> list[d
     ]
 
 
-def _fields(judged: list[tuple[Record, Standing | None]]) -> list[dict[str, Any]]:
+def _fields(judged: list[tuple[Record, EffectiveVerdict | None]]) -> list[dict[str, Any]]:
     """What each term adds to an alert on average: to all, to those that were fraud, to those that were not."""
     sums: dict[str, list[float]] = {}
     counts = [0, 0, 0]

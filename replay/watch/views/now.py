@@ -6,13 +6,13 @@ import math
 import time
 from typing import Any
 
-from replay.watch.known import Known, Query
+from replay.watch.views.context import Query, ViewContext
 
 _NEWEST = 25
 _BINS = 120
 
 
-def now(known: Known, query: Query) -> dict[str, Any]:
+def now(known: ViewContext, query: Query) -> dict[str, Any]:
     """The values of the page."""
     beat = pulse(known)
     with known.looking() as standings:
@@ -29,7 +29,7 @@ def now(known: Known, query: Query) -> dict[str, Any]:
     }
 
 
-def pulse(known: Known) -> dict[str, Any]:
+def pulse(known: ViewContext) -> dict[str, Any]:
     """How it goes, in few numbers."""
     follower = known.follower
     with known.looking():
@@ -49,18 +49,18 @@ def pulse(known: Known) -> dict[str, Any]:
             "problem": follower.trouble,
             "histogram": follower.scores.histogram(),
             "threshold": known.threshold,
-            "open_cases": len(known.openings.of(known).cases),
+            "open_cases": len(known.open_cases.of(known).cases),
             "drift": len(notes.get("drift", ())),
         }
 
 
-def drift(known: Known) -> list[dict[str, Any]]:
+def drift(known: ViewContext) -> list[dict[str, Any]]:
     """When the stream changed, the newest first."""
     events = known.follower.notes.get("drift", [])
     return [{"time": event["time"], "when": known.when(event["time"]), "text": event["text"]} for event in events[::-1]]
 
 
-def _over_time(known: Known) -> list[dict[str, Any]]:
+def _over_time(known: ViewContext) -> list[dict[str, Any]]:
     with known.looking():
         first, last = known.follower.scores.first_time, known.follower.scores.last_time
     if not last > first:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from replay.desk import Standings
-from replay.watch.known import Known, Query, number, whole
-from replay.watch.openings import is_hidden, rank
+from replay.cases.cases import EffectiveVerdicts
+from replay.watch.live.open_cases import is_hidden, rank
+from replay.watch.views.context import Query, ViewContext, number, whole
 from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.stores import Record
 
@@ -21,11 +21,11 @@ FILTERS = (
 )
 
 
-def queue(known: Known, query: Query) -> dict[str, Any]:
+def queue(known: ViewContext, query: Query) -> dict[str, Any]:
     """The values of the page."""
     by = _ranking(query)
     with known.looking() as standings:
-        opened = known.openings.of(known)
+        opened = known.open_cases.of(known)
         chosen = _ranked(known, query, by)
         size = max(PAGE, len(chosen)) if query.get("page") == ALL else PAGE
         pages = max(1, -(-len(chosen) // size))
@@ -45,7 +45,7 @@ def queue(known: Known, query: Query) -> dict[str, Any]:
         }
 
 
-def next_cases(known: Known, query: Query) -> list[str]:
+def next_cases(known: ViewContext, query: Query) -> list[str]:
     """Accounts in the order in which they should be worked on."""
     return [account for account, _ in _ranked(known, query, _ranking(query))]
 
@@ -57,9 +57,9 @@ def _ranking(query: Query) -> By:
     return "score" if by == "score" else "loss"
 
 
-def _ranked(known: Known, query: Query, by: By) -> list[tuple[str, list[Record]]]:
+def _ranked(known: ViewContext, query: Query, by: By) -> list[tuple[str, list[Record]]]:
     with known.looking():
-        opened = known.openings.of(known)
+        opened = known.open_cases.of(known)
         if not any(query.get(name) for name in FILTERS):
             return opened.ranked(_RANKED[by])
         wanted = _filter(known, query)
@@ -68,7 +68,7 @@ def _ranked(known: Known, query: Query, by: By) -> list[tuple[str, list[Record]]
         return rank((case for case in found if case[1]), _RANKED[by])
 
 
-def _filter(known: Known, query: Query) -> Any:
+def _filter(known: ViewContext, query: Query) -> Any:
     """Whether an alert is wanted, by what a person filled in."""
     least, low, high = (number(query, name) for name in ("score", "amount_from", "amount_to"))
     mine, age = _is_ticked(query, "mine"), query.get("age", "").strip()
@@ -94,7 +94,7 @@ def _is_ticked(query: Query, name: str) -> bool:
     return query.get(name) in ("1", "on", "yes")
 
 
-def _length(known: Known, text: str) -> float:
+def _length(known: ViewContext, text: str) -> float:
     """Of time: days where it is a number, else as people write it, like 36h."""
     try:
         return known.days(float(text))
@@ -102,12 +102,12 @@ def _length(known: Known, text: str) -> float:
         return known.calendar.duration(text)
 
 
-def _is_mine(known: Known, account: str) -> bool:
+def _is_mine(known: ViewContext, account: str) -> bool:
     claim = known.desk.claim_on(account)
     return claim is not None and claim.person.who == known.person.who
 
 
-def _case(known: Known, standings: Standings, account: str, rows: list[Record]) -> dict[str, Any]:
+def _case(known: ViewContext, standings: EffectiveVerdicts, account: str, rows: list[Record]) -> dict[str, Any]:
     newest, active = max(row["time"] for row in rows), known.active(standings)
     return {
         "account": account,
@@ -123,7 +123,7 @@ def _case(known: Known, standings: Standings, account: str, rows: list[Record]) 
     }
 
 
-def claim_of(known: Known, account: str) -> dict[str, Any] | None:
+def claim_of(known: ViewContext, account: str) -> dict[str, Any] | None:
     """Who works on an account now."""
     claim = known.desk.claim_on(account)
     if claim is None:

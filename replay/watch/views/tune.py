@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from replay.budget import RATES, Scored, against_labels, would_alert
-from replay.desk import Standings, Suppression
-from replay.watch.known import Known, Query, number, verdict_of
-from stream_ccsd.alert.policy import Policy
-from stream_ccsd.alert.threshold import threshold_by_budget
-from stream_ccsd.numeric import AnyArray
+from replay.budget import RATES, RecordedScores, against_labels, would_alert
+from replay.cases.cases import EffectiveVerdicts, Suppression
+from replay.watch.views.context import Query, ViewContext, number, verdict_of
+from stream_ccsd.alerts.policy import Policy, threshold_by_budget
+from stream_ccsd.numerics.arrays import AnyArray
 from stream_ccsd.verdict import Key
 
 # Budgets on the curve, besides the one that holds.
@@ -24,7 +23,7 @@ _TRIED = 15
 _ENOUGH = 30
 
 
-def tune(known: Known, query: Query) -> dict[str, Any]:
+def tune(known: ViewContext, query: Query) -> dict[str, Any]:
     """The values of the page."""
     threshold = known.threshold
     with known.looking() as standings:
@@ -67,7 +66,9 @@ def tune(known: Known, query: Query) -> dict[str, Any]:
     }
 
 
-def _trial(known: Known, seen: Scored, keys: Sequence[Key], policy: Policy, threshold: float) -> dict[str, Any]:
+def _trial(
+    known: ViewContext, seen: RecordedScores, keys: Sequence[Key], policy: Policy, threshold: float
+) -> dict[str, Any]:
     """What another threshold would have changed: how many alerts, and the highest of those that it adds."""
     now = set(would_alert(seen, policy).tolist())
     then = set(would_alert(seen, policy._replace(threshold=threshold)).tolist())
@@ -100,14 +101,16 @@ def _thresholds(current: float) -> list[float]:
     return sorted({current, *np.linspace(low, high, _CURVE).round(3).tolist()})
 
 
-def _judged(standings: Standings) -> dict[str, int]:
+def _judged(standings: EffectiveVerdicts) -> dict[str, int]:
     counts = dict.fromkeys(("fraud", "normal", "unsure", "disputed"), 0)
     for stands in standings.stands.values():
         counts["disputed" if stands.disputed else stands.verdict.verdict] += 1
     return counts
 
 
-def _labels(seen: Scored, verdicts: Sequence[tuple[int | None, str]]) -> tuple[str | None, AnyArray, AnyArray, int]:
+def _labels(
+    seen: RecordedScores, verdicts: Sequence[tuple[int | None, str]]
+) -> tuple[str | None, AnyArray, AnyArray, int]:
     """Which transactions are fraud and which normal, by verdicts or else by labels; and frauds with low scores."""
     if len(verdicts) >= _ENOUGH or (verdicts and not seen.fraud.any()):
         fraud, normal = (np.zeros(len(seen.time), bool) for _ in range(2))
@@ -121,7 +124,7 @@ def _labels(seen: Scored, verdicts: Sequence[tuple[int | None, str]]) -> tuple[s
 
 
 def _outcome(
-    seen: Scored, policy: Policy, days: float | None, fraud: AnyArray, normal: AnyArray, missed: int
+    seen: RecordedScores, policy: Policy, days: float | None, fraud: AnyArray, normal: AnyArray, missed: int
 ) -> dict[str, Any]:
     """Alerts, and of those that are judged, how many are fraud; recall is among frauds that are known."""
     raised = would_alert(seen, policy)
@@ -137,7 +140,7 @@ def _outcome(
     }
 
 
-def _suppression(known: Known, each: Suppression) -> dict[str, Any]:
+def _suppression(known: ViewContext, each: Suppression) -> dict[str, Any]:
     last = known.follower.scores.last_time
     hidden = sum(each.hides(row) for row in known.follower.alerts.rows)
     return {

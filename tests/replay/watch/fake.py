@@ -7,13 +7,13 @@ import httpx
 from jinja2 import DictLoader
 from starlette.testclient import TestClient
 
-from replay.desk import TakenError
+from replay.cases.cases import TakenError
 from replay.watch.app import build_app
-from replay.watch.doors.access import Access
-from replay.watch.doors.users import Person, Users
-from replay.watch.errors import NotFoundError
+from replay.watch.auth.access import Access
+from replay.watch.auth.users import Person, Users
+from replay.watch.formats import NotFoundError
 from replay.watch.protocol import Since
-from replay.watch.serving import PageServer, listen
+from replay.watch.server import PageServer, listen
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.errors import StreamCcsdError
 

@@ -4,9 +4,9 @@ import math
 import random
 from typing import Any
 
-from replay.watch.reviewing import differs
+from replay.watch.live.background import differs
 from stream_ccsd.calendar import Calendar, parse_moment
-from stream_ccsd.lessons.reviewers import standing_out
+from stream_ccsd.learning.reviewers import standing_out
 from stream_ccsd.verdict import Verdict
 
 CALENDAR = Calendar("days", parse_moment("2026-01-05"))

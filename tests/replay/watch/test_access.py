@@ -6,10 +6,9 @@ from hashlib import sha256
 
 import pytest
 
-from replay.watch.doors.access import Access, chosen_access
-from replay.watch.doors.limits import Buckets, Limits, Places, by_address
-from replay.watch.doors.sessions import Sessions
-from replay.watch.doors.users import Users
+from replay.watch.auth.access import Access, chosen_access
+from replay.watch.auth.limits import Buckets, Limits, Places, by_address
+from replay.watch.auth.users import BrowserSessions, Users
 from stream_ccsd.errors import StreamCcsdError
 from tests.replay.watch.fake import FORMS, HOST, JUDGING, TOKENS, Stream, client_of, csrf_of, log_in, people
 
@@ -431,7 +430,7 @@ def test_buckets_fill_again_and_stay_few():
 
 def test_sessions_are_few_and_end():
     now = [0.0]
-    sessions = Sessions(at_most=3, a_person=2, idle=10.0, life=25.0, clock=lambda: now[0])
+    sessions = BrowserSessions(at_most=3, a_person=2, idle=10.0, life=25.0, clock=lambda: now[0])
     first, second, third = (sessions.make("ann") for _ in range(3))
     assert sessions.find(first.id) is None
     assert sessions.find(second.id) is second
@@ -449,7 +448,7 @@ def test_sessions_are_few_and_end():
 
 
 def test_sessions_that_were_used_are_few_too():
-    sessions = Sessions(at_most=5, a_person=2)
+    sessions = BrowserSessions(at_most=5, a_person=2)
     made = [sessions.make(f"p{number // 3}") for number in range(30) if sessions.find(sessions.make("x").id)]
     for session in made:
         again = sessions.make(session.who)

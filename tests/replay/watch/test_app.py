@@ -7,9 +7,9 @@ import time
 import pytest
 
 from replay.watch.actions import local_path
-from replay.watch.doors.access import Access
-from replay.watch.doors.gate import POLICY
-from replay.watch.doors.limits import Limits
+from replay.watch.auth.access import Access
+from replay.watch.auth.limits import Limits
+from replay.watch.auth.middleware import POLICY
 from replay.watch.formats import filters, json_text
 from stream_ccsd.calendar import Calendar
 from stream_ccsd.errors import StreamCcsdError

@@ -11,10 +11,10 @@ from urllib.request import urlopen
 
 import pytest
 
-from replay.book import Book, book_beside
-from replay.session import Session
-from replay.source import ListSource
-from replay.state import StateFile, model_beside
+from replay.cases.audit_log import AuditLog, audit_log_beside
+from replay.run.session import Session
+from replay.sources.source import ListSource
+from replay.state.file import StateFile, model_beside
 from tests.conftest import with_settings
 from tests.replay.watch.browser import Wire, chromium, page_over
 
@@ -69,7 +69,7 @@ def values(url, view, **query):
 
 
 def lines(state):
-    with Book.open(book_beside(state), read_only=True) as book:
+    with AuditLog.open(audit_log_beside(state), read_only=True) as book:
         return [*book.lines()]
 
 
@@ -232,7 +232,7 @@ def test_a_cut_wire_loses_nothing_and_doubles_nothing(browser, model, stream, tm
     state, go = tmp_path / "replay.db", threading.Event()
     begun = threading.Event()
 
-    def progress(clock, harvest):
+    def progress(clock, batch_output):
         begun.set()
         go.wait(0.25)
 

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from replay.watch import charts
-from replay.watch.charts.frame import Linear, Log, Symlog, below, steps
-from replay.watch.charts.when import time_ticks
+from replay.watch.charts.frame import Linear, Log, Symlog, below, steps, time_ticks
 from stream_ccsd.calendar import Calendar
 from tests.replay.watch import samples
 from tests.replay.watch.samples import CALENDAR, EVIL

@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from replay.watch.demo import Demo
-from replay.watch.serving import is_loopback, listen, url_of
+from replay.watch.server import is_loopback, listen, url_of
 from stream_ccsd.errors import StreamCcsdError
 from tests.commands import RUN
 

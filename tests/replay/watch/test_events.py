@@ -8,8 +8,8 @@ import time
 import httpx
 import pytest
 
-from replay.watch.doors.access import Access
-from replay.watch.doors.limits import Limits
+from replay.watch.auth.access import Access
+from replay.watch.auth.limits import Limits
 from tests.replay.watch.fake import TOKENS, Stream, app_of, client_of, csrf_of, log_in, people, served
 
 PATIENCE = 10.0

@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from replay.watch.errors import NotFoundError
-from replay.watch.exports import TABLES, exported, rows
+from replay.watch.formats import NotFoundError
+from replay.watch.views.exports import TABLES, exported, rows
 from tests.replay.watch.fake import Stream, client_of
 
 FORMULAS = ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1", "=cmd|' /C calc'!A0"]

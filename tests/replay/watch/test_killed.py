@@ -7,10 +7,10 @@ from contextlib import closing
 
 import httpx
 
-from replay.session import Session
-from replay.source import ListSource
-from replay.state import StateFile
-from replay.verdicts import VerdictBook, book_beside
+from replay.cases.verdicts import VerdictLog, audit_log_beside
+from replay.run.session import Session
+from replay.sources.source import ListSource
+from replay.state.file import StateFile
 from tests.replay.watch.browser import page_over
 
 
@@ -60,7 +60,7 @@ def test_killed_while_people_judge(model, stream, tmp_path):
             over.set()
             for person in people:
                 person.join()
-        with VerdictBook.open(book_beside(state), read_only=True) as book:
+        with VerdictLog.open(audit_log_beside(state), read_only=True) as book:
             assert book.check() is not None
             recorded = [entry.verdict.why for entry in book.entries()]
         assert len(recorded) == len(set(recorded))

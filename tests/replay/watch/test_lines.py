@@ -6,11 +6,11 @@ from contextlib import ExitStack
 from ipaddress import ip_network
 from itertools import product
 
-from replay.watch import serving
-from replay.watch.doors.access import Access
-from replay.watch.doors.limits import Limits
-from replay.watch.doors.lines import Lines
-from replay.watch.serving import listen
+from replay.watch import server
+from replay.watch.auth.access import Access
+from replay.watch.auth.connections import Connections
+from replay.watch.auth.limits import Limits
+from replay.watch.server import listen
 from tests.replay.watch import fake
 from tests.replay.watch.fake import Stream, app_of, people, served
 from tests.replay.watch.test_events import Reader, until
@@ -58,7 +58,7 @@ def is_open(line):
 
 def test_a_request_that_does_not_become_whole_is_let_go(monkeypatch):
     """Also where it goes on for ever, a byte at a time: uvicorn's own patience begins again with each."""
-    monkeypatch.setattr(serving, "_PATIENCE", 0.3)
+    monkeypatch.setattr(server, "_PATIENCE", 0.3)
     with served(app_of(Stream())) as (client, address, _, _), ExitStack() as stack:
         cases = [*product((b"", WHOLE, WHOLE + WHOLE), (HALF, BODY[:-1])), (b"", BODY), (b"", b"")]
         silent, trickling = ([stack.enter_context(asked(address, *case)) for case in cases] for _ in range(2))
@@ -69,8 +69,8 @@ def test_a_request_that_does_not_become_whole_is_let_go(monkeypatch):
 
 
 def test_whoever_takes_nothing_is_let_go_and_whoever_is_slow_is_not(monkeypatch):
-    monkeypatch.setattr(serving, "_PATIENCE", 0.2)
-    monkeypatch.setattr(serving, "_STUCK", 1.0)
+    monkeypatch.setattr(server, "_PATIENCE", 0.2)
+    monkeypatch.setattr(server, "_STUCK", 1.0)
     narrow = listen("127.0.0.1", 0)
     narrow.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 8192)  # it is that of each connection, too
     monkeypatch.setattr(fake, "listen", lambda *_: narrow)
@@ -96,7 +96,7 @@ def test_whoever_takes_nothing_is_let_go_and_whoever_is_slow_is_not(monkeypatch)
 
 def test_half_requests_keep_nobody_out(monkeypatch):
     """From one address or from many: room is made at once, and whoever reads events goes on reading."""
-    monkeypatch.setattr(serving, "_PATIENCE", 3600.0)
+    monkeypatch.setattr(server, "_PATIENCE", 3600.0)
     stream = Stream()
     stream.add(1)
     app = app_of(stream, limits=Limits(connections=200, connections_an_address=50))
@@ -114,7 +114,7 @@ def test_half_requests_keep_nobody_out(monkeypatch):
 
 def test_those_who_wait_make_room_by_address_and_in_all(caplog):
     now = [0.0]
-    lines = Lines(
+    lines = Connections(
         Limits(connections=5, connections_an_address=3), lambda address: address == "10.9.9.9", lambda: now[0]
     )
     assert [lines.enter(name, "10.0.0.1") for name in "abc"] == [None] * 3

@@ -1,0 +1,1 @@
+"""A stream to try things on: customers, merchants and patterns of fraud."""

@@ -1,0 +1,1 @@
+"""The exact nearest windows of the library, by final weight."""

@@ -1,0 +1,1 @@
+"""The learner on Kafka: reads scores and verdicts, updates the model when that is due, writes versions."""
