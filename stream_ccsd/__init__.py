@@ -39,7 +39,7 @@ _HOME = {
     "Result": "result",
     "StreamCcsdError": "errors",
     "fit": "fitting",
-    "Model": "library.model",
+    "Model": "model.model",
     "Settings": "settings",
     "Refusal": "transaction",
     "Schema": "transaction",
