@@ -44,11 +44,11 @@ class Field:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        stamp = hashlib.sha256(contents(str(ROOT / "stream_ccsd" / "compiling.py")).encode()).hexdigest()[:12]
+        stamp = hashlib.sha256(contents(str(ROOT / "stream_ccsd" / "numerics" / "compiling.py")).encode()).hexdigest()[:12]
         self._cache = folder.with_name(f"{folder.name}-compiled-{stamp}")
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(ROOT, folder, ignore=_LEFT_OUT, symlinks=True)
-        with (folder / "stream_ccsd" / "compiling.py").open("a", encoding="utf-8") as file:
+        with (folder / "stream_ccsd" / "numerics" / "compiling.py").open("a", encoding="utf-8") as file:
             file.write(_KNOWN_BY_NAME)
 
     def test(self, tests: Sequence[str], cache: Path | None = None) -> tuple[str, str]:
