@@ -36,6 +36,7 @@ _PATIENCE = 1200.0
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache", "build", "dist")
 # In the copies, what was compiled is known by its place alone: a mistake in Python must not compile everything anew.
 # What the code as it is compiles to is kept for the next run; each mistake in compiled code gets a place of its own.
+_COMPILING = Path("stream_ccsd", "numerics", "compiling.py")
 _KNOWN_BY_NAME = '\n\ndef contents(file: str) -> str:  # type: ignore[no-redef]\n    return "planted"\n'
 
 
@@ -44,11 +45,11 @@ class Field:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        stamp = hashlib.sha256(contents(str(ROOT / "stream_ccsd" / "compiling.py")).encode()).hexdigest()[:12]
+        stamp = hashlib.sha256(contents(str(ROOT / _COMPILING)).encode()).hexdigest()[:12]
         self._cache = folder.with_name(f"{folder.name}-compiled-{stamp}")
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(ROOT, folder, ignore=_LEFT_OUT, symlinks=True)
-        with (folder / "stream_ccsd" / "compiling.py").open("a", encoding="utf-8") as file:
+        with (folder / _COMPILING).open("a", encoding="utf-8") as file:
             file.write(_KNOWN_BY_NAME)
 
     def test(self, tests: Sequence[str], cache: Path | None = None) -> tuple[str, str]:
