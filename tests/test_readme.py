@@ -12,7 +12,7 @@ from stream_ccsd.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("stream_ccsd", "replay", "replay/watch", "offline", "deploy")
-PAGES = sorted({*ROOT.glob("*.md"), *(ROOT / room / "README.md" for room in ROOMS), *ROOT.glob(".github/*.md")})
+PAGES = sorted({*ROOT.glob("*.md"), *(p for room in ROOMS for p in (ROOT / room).glob("*.md")), *ROOT.glob(".github/*.md")})
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 README = TEXTS["README.md"]
 # Options in prose that are another program's: docker compose's.
@@ -72,6 +72,7 @@ def slug(heading: str) -> str:
 
 def test_the_pages_are_all_there():
     wanted = {"README.md", "CHANGELOG.md", ".github/CONTRIBUTING.md"}
+    wanted |= {"offline/RESULTS.md", "offline/NOTES.md", "replay/VERDICTS.md"}
     assert wanted | {f"{room}/README.md" for room in ROOMS} == set(TEXTS)
     found = {str(place.parent.relative_to(ROOT)) for place in ROOT.glob("[!.]*/**/README.md")}
     assert found == set(ROOMS)
