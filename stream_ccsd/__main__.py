@@ -1,6 +1,6 @@
-"""The process's front door: ``stream-ccsd``, and ``python -m stream_ccsd``.
+"""The entry point of the process: ``stream-ccsd``, and ``python -m stream_ccsd``.
 
-Everything a command needs is imported behind this door: whoever presses Ctrl-C while Python is still loading it sees no
+It takes over the signals before it imports what a command needs. So Ctrl-C while Python is still loading shows no
 traceback either.
 """
 

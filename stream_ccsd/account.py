@@ -1,11 +1,11 @@
-"""What is remembered of an account: a fixed, small record, packed to bytes between events.
+"""The account profile: a small record of fixed size, packed to bytes between events.
 
-The record holds the K + L - 1 newest transactions (all that L overlapping windows of K need), running mean and
-deviation, usual amounts, gaps and hours, the maximum score, and the answers to its newest transactions, so that a
-duplicate can be answered as it was the first time. In memory it is one numpy record that compiled code reads and
-writes; at rest it is bytes with a version, its sizes and a checksum, holding only what is in use.
+The record holds the K + L - 1 newest transactions, which is what L overlapping windows of K need. It also holds the
+running mean and deviation, the usual amounts, gaps and hours, the maximum score, and the answers to the newest
+transactions, so that a duplicate gets the answer of the first time. In memory it is one numpy record that compiled
+code reads and writes. At rest it is bytes with a version, its sizes and a checksum, and holds only what is in use.
 
-Events and accounts as compiled code takes them, and room for what it says.
+:class:`Batch` and :class:`Accounts` are events and profiles as compiled code takes them, with room for its outputs.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ NAMED = 128
 LATELY = (1.0, 5.0, 20.0)
 """Half-lives, in days, of how far the account's newest amounts lay above its usual ones; in transactions where time
 has no unit."""
-# What the account's past says about its next transaction is a view: numbers, filled in by ``score.habits``. Behind
+# What the account's past says about its next transaction is a view: numbers, filled in by ``evidence.profile``. Behind
 # these places, for each declared category, comes the weight of earlier transactions with the same value.
-USUAL, USUAL_WEIGHT = 0, 1  # its usual distance from the center of amounts, and what that is worth
-AT_PLACE, OWN_WEIGHT = 2, 3  # weight of earlier transactions at the same place, and of all that are looked at
+USUAL, USUAL_WEIGHT = 0, 1  # its usual distance from the center of amounts, and the weight of that
+AT_PLACE, OWN_WEIGHT = 2, 3  # weight of earlier transactions at the same place, and of all that are kept
 HOUR, WEEKDAY = 4, 5  # hours since midnight and days since Monday, NaN where time has no unit
-AT_HOUR, HOUR_WEIGHT = 6, 7  # its own density at that hour, and what it is worth
+AT_HOUR, HOUR_WEIGHT = 6, 7  # its own density at that hour, and the weight of that
 GAP, RATE = 8, 9  # since its newest transaction, NaN for its first; class of its usual gap
 IN_HOUR, IN_DAY = 10, 11  # earlier transactions within an hour and a day
 ALIKE = 12  # density of the amount among earlier ones at the same place, times their weight
@@ -60,7 +60,7 @@ class StateError(StreamCcsdError):
     """Bytes that are not an account state of this version and these settings."""
 
 
-# What was said of one of the account's newest transactions.
+# The answer to one of the account's newest transactions.
 ANSWER = np.dtype(
     [
         ("scores", "f8", (len(COMPILED),)),
@@ -71,7 +71,7 @@ ANSWER = np.dtype(
     ]
 )
 
-# What stood behind the account's latest alert, small enough to stay in the state.
+# The background of the account's latest alert, small enough to be kept in the state.
 BACKGROUND = np.dtype(
     [
         ("id", "u8"),
@@ -91,7 +91,7 @@ BACKGROUND = np.dtype(
 ENTRY = np.dtype([("amount", "f8"), ("category", "u4"), ("merchant", "u4")])
 
 
-# What is remembered besides the history. The history's length is a setting, so it is not part of the record: compiled
+# The profile without the history. The history's length is a setting, so it is not part of the record: compiled
 # code is kept on disk by the names of its types, and the compiler gives records of different layouts one name.
 ACCOUNT = np.dtype(
     [
@@ -109,7 +109,7 @@ ACCOUNT = np.dtype(
         ("gap_weight", "f8"),
         ("gaps", "f4", (GAPS,)),  # a ring, as the ids
         ("hours", "f4", (HOURS,)),  # decayed counts
-        ("takeover", "f8"),  # evidence added up that this is somebody else
+        ("takeover", "f8"),  # cumulated evidence that this is somebody else
         ("run", "i4"),  # transactions since that was 0
         ("lately", "f4", (2 * len(LATELY),)),  # by half-life: decayed sum of distances from the usual, and count
         ("background", BACKGROUND),
@@ -124,7 +124,7 @@ _HELD, _HELD_AT = struct.Struct("=i"), ACCOUNT.fields["held"][1]  # type: ignore
 
 
 class StateSizes(NamedTuple):
-    """What the layout of a state depends on."""
+    """The settings that the layout of a state depends on."""
 
     window: int
     local_history: int
@@ -136,7 +136,7 @@ class StateSizes(NamedTuple):
 
 
 def state_sizes(data: bytes) -> StateSizes | None:
-    """Of the settings a state was packed under; None if the bytes do not say."""
+    """The sizes that a state was packed with; None if the bytes do not say."""
     if len(data) < _HEAD.size:
         return None
     magic, version, *sizes, _ = _HEAD.unpack_from(data)
@@ -185,7 +185,7 @@ class AccountCodec:
         return Slab(self._blank, rows, self.longest_history, self.sizes.named)
 
     def clear(self, slab: Slab, row: int) -> None:
-        """Make a row that of an account nothing is known of yet."""
+        """Make a row that of a new account."""
         record, history = self._places(row)
         slab.raw[record : record + ACCOUNT.itemsize] = self._blank_bytes
         slab.raw_histories[history : history + len(self._no_history)] = self._no_history
@@ -263,7 +263,7 @@ def _length(data: object) -> str:
     return str(len(data)) if isinstance(data, bytes | bytearray | memoryview) else type(data).__name__
 
 
-# What became of an event.
+# Outcomes of an event.
 SCORED, LATE, DUPLICATE, TOO_LATE = 0, 1, 2, 3
 # Duplicates by id with another content, and those whose answer is no longer kept.
 DIFFERENT, FORGOTTEN = 4, 5
@@ -339,20 +339,20 @@ class Accounts(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """Events as compiled code takes them, and room for what it says, a row each."""
+    """Events as compiled code takes them, and room for its outputs, a row each."""
 
     events: AnyArray
     names: AnyArray  # codes of declared categories
     numbers: FloatArray  # declared numbers, NaN where missing
     outputs: AnyArray
     terms: FloatArray  # of the evidence
-    inputs: FloatArray  # what a lesson learns from, where somebody does
+    inputs: FloatArray  # what a model update learns from, where the model learns
     backgrounds: AnyArray  # filled in for alerts
     views: AnyArray  # likewise, of declared categories
 
     @staticmethod
     def of(rows: int, terms: int, named: int, numbers: int, inputs: int = 0) -> Batch:
-        """Room for so many events of models with so many terms and declared fields."""
+        """A batch of so many rows, for models with so many terms and declared fields."""
         return Batch(
             np.zeros(rows, EVENT),
             np.zeros((rows, named), np.uint32),

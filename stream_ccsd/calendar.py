@@ -1,6 +1,6 @@
-"""What the numbers in ``time`` mean: their unit, the moment of time 0, and how people are shown times and lengths.
+"""What the numbers in ``time`` mean: their unit, the date of time 0, and how times and lengths are shown.
 
-Scores need none of this. It is for what people see: with a unit and an origin every time is a date.
+Scores do not need it. With a unit and an origin, every time that people see is a date.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIRST, _LAST = datetime(1971, 1, 1, tzinfo=UTC), datetime(2200, 1, 1, tzinfo=UT
 
 _SECONDS: dict[Unit, float] = {"seconds": 1.0, "milliseconds": 0.001, "days": 86400.0}
 _MINUTE, _HOUR, _DAY = 60.0, 3600.0, 86400.0
-# What a length of time may be given in, in seconds.
+# Units that a length of time may be given in, in seconds.
 _LENGTHS = {"ms": 0.001, "s": 1.0, "min": _MINUTE, "h": _HOUR, "d": _DAY, "w": 7 * _DAY}
 _DURATION = re.compile(r"(\d+\.?\d*|\.\d+) ?([a-z]+)?", re.ASCII)
 _LONGEST = 2.0**53
@@ -76,7 +76,7 @@ class Calendar:
 
     @classmethod
     def choose(cls, unit: Unit | None, origin: str | None, times: Sequence[float]) -> Calendar:
-        """As the settings say; what they leave open is recognised from observed times."""
+        """The calendar of the settings; what they leave open is recognised from observed times."""
         recognised = cls.recognise(times)
         if unit is None or (origin is None and unit == recognised.unit):
             return recognised
@@ -178,7 +178,7 @@ class Calendar:
         return _WIDTHS[self.unit]
 
     def axis_label(self, dated: bool) -> str:
-        """What an axis of time says: the zone of its dates, or the unit of its numbers."""
+        """The label of an axis of time: the zone of its dates, or the unit of its numbers."""
         if dated and self.origin is not None:
             return f"time ({self.origin.tzname()})"
         return "time" if self.unit == "number" else f"time, {self.unit}"

@@ -3,13 +3,13 @@
 What happens to an event:
 
 ===========  ==========================================================================================
-scored       its time is at or after its account's newest: it is entered and scored
-late         up to ``settings.grace`` behind: entered in the order of arrival, scored and marked
+scored       its time is at or after its account's newest: it is added to the account and scored
+late         up to ``settings.grace`` behind: added in the order of arrival, scored and marked
 too late     further behind: refused with the reason; nothing changes
-too far      later than anything the model could still be there for (``Model.latest_time``): refused with the
-ahead        reason; nothing changes, so that a mistaken date does not make what follows too late
+too far      later than the model can still be in use (``Model.latest_time``): refused with the reason;
+ahead        nothing changes, so that a mistaken date does not make what follows too late
 duplicate    its id is among the account's newest: nothing changes, the answer is that of the first time
-refused      it was made without a schema and is not sound: nothing changes, the others go on
+refused      it was made without a schema and is not valid: nothing changes, the others go on
 damaged      its account's stored state cannot be read: nothing changes, the others go on
 ===========  ==========================================================================================
 """
@@ -54,7 +54,7 @@ from stream_ccsd.transaction import Status, Transaction, category_value, identit
 # Events that are in working memory at once, whatever the size of a batch.
 _CHUNK = 2000
 _CAP = struct.Struct("<ddI")
-# Inputs of lessons beyond this are as good as this: up to here, 32 bits tell four digits apart.
+# Inputs of model updates are cut off here: up to this value, 32 bits hold four digits.
 _FARTHEST = 500.0
 _Refused = tuple[Status, str]
 
@@ -156,7 +156,7 @@ class Engine:
         """One chunk of a batch; ``changed`` holds the states that are not stored yet."""
         refusals = self._load(batch, changed)
         good = [t for i, t in enumerate(batch) if i not in refusals] if refusals else batch
-        run(self._machine, self._work.block, 0, len(good), with_divergence=self.model.settings.divergence)
+        run(self._context, self._work.block, 0, len(good), with_divergence=self.model.settings.divergence)
         for account, row in self._rows.items():
             changed[account] = self._codec.pack(self._slab, row)
         results = self._answers(good)
@@ -173,7 +173,7 @@ class Engine:
         inputs = len(self._inputs) if self._inputs else 0
         self._batch = Batch.of(batch, len(self._terms), len(self._categories), len(self._numbers), inputs)
         accounts = Accounts(slab.records, slab.histories, slab.named, slab.views)
-        self._machine = make_scoring_context(self._compiled, self._work, accounts, self._batch)
+        self._context = make_scoring_context(self._compiled, self._work, accounts, self._batch)
 
     def _load(self, batch: Sequence[Transaction], changed: dict[str, bytes]) -> dict[int, _Refused]:
         """Bring the accounts of a batch into working memory; returns which events are refused, and why."""
@@ -318,7 +318,7 @@ def _plain(values: AnyArray, missing: AnyArray) -> _Table:
 
 
 def _rounded(inputs: FloatArray) -> FloatArray:
-    """As records hold them: four digits, so that lessons from records are those of the stream itself."""
+    """As records hold them: four digits, so that model updates from records are the same as from the stream."""
     rounded: AnyArray = np.round(np.clip(inputs, -_FARTHEST, _FARTHEST), 4)
     return rounded
 

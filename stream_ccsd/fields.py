@@ -1,7 +1,8 @@
-"""What a transaction says besides account, time, amount, category, merchant and id: fields that the user declares.
+"""Declared fields: what a transaction says besides account, time, amount, category, merchant and id.
 
 A field is a ``category`` (a name: country, device, channel) or a ``number`` (distance, age of the account). A value may
-be missing: that is a value of its own. Declared once, for a fit; the model carries it to wherever it scores.
+be missing, which is a value of its own. Fields are declared once, for a fit; the model carries them to wherever it
+scores.
 """
 
 from __future__ import annotations
@@ -27,10 +28,10 @@ TERMS = (
     *("amount", "amount_own", "category", "merchant", "place_own", "habit"),
     *("hour", "hour_own", "weekday", "gap", "count_hour", "count_day"),
 )
-"""What every transaction has evidence of, by name (``score.evidence``); terms of declared fields follow."""
+"""Terms of the evidence that every transaction has (``evidence.terms``); terms of declared fields follow."""
 
 OWN = "_own"
-"""What a term's name ends in that compares with the account itself."""
+"""Suffix of the terms that compare with the account itself."""
 
 
 class FieldError(StreamCcsdError):
@@ -94,6 +95,6 @@ def declared(texts: Iterable[str]) -> tuple[Field, ...]:
 
 
 def density_terms(fields: tuple[Field, ...]) -> tuple[str, ...]:
-    """Terms of the evidence that laws speak about: of declared categories two each, of numbers one."""
+    """Terms of the evidence that come from densities: two for each declared category, one for each number."""
     names = [text for f in fields if f.kind == "category" for text in (f.name, f.name + OWN)]
     return (*TERMS, *names, *(f.name for f in fields if f.kind == "number"))

@@ -1,10 +1,10 @@
 """How results reach a file: whole or not at all, wherever the name leads.
 
 A plain file is written beside its place and then put there in one step, so that nobody ever reads half of it. A link is
-followed: the file it names is replaced, the link stays. A pipe or a device is written to as it is: replacing it by a
-plain file would take it away from whoever reads it.
+followed: the file it names is replaced, the link stays. A pipe or a device is written to as it is, because a plain file
+in its place would take it away from its reader.
 
-How long work says how far it is.
+:data:`Progress` is the callback with which long work reports how far it is.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def write_whole(path: Path, content: str | bytes) -> Path:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a place that cannot be written before hours of work, not after.
+    """Refuse a path that cannot be written, before hours of work and not after.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Learning what normal looks like, from transactions of accounts that are taken to be normal. No label is read."""
+"""Fitting a model on transactions of accounts that are taken to be normal. No label is read."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ from stream_ccsd.transaction import Transaction, category_value, misfit, number_
 # Strength at which amounts are those of the category, whatever the merchant.
 _NO_MERCHANT = 1e9
 
-# Share of the alert budget that takeover may have at the most: most fraud shows in single transactions.
+# The largest share of the alert budget for takeover: most fraud shows in single transactions.
 _MOST_FOR_TAKEOVER = 0.2
 
-# How often transactions that may be fraud are weighed again by laws in which they count for less.
+# How often transactions that may be fraud are weighted again, by densities in which they count for less.
 _ROUNDS = 5
 
 
 class FitError(StreamCcsdError):
-    """There is not enough to learn from."""
+    """There are too few transactions or accounts to fit on."""
 
 
 def fit(
@@ -54,8 +54,8 @@ def fit(
 ) -> Model:
     """Build a model from transactions of normal accounts, in any order of accounts and in time order within each.
 
-    Everything is chosen and rated without looking at an account's own transactions: accounts are dealt into folds, and
-    each fold is judged by what the others taught. The order of the accounts changes nothing.
+    Everything is chosen and calibrated without an account's own transactions: accounts are dealt into folds, and each
+    fold is scored by densities of the others. The order of the accounts changes nothing.
 
     Parameters
     ----------
@@ -88,15 +88,15 @@ def fit(
         raise FitError(f"sigma_y {sigma_y:g} is too narrow for changes up to {np.abs(windows.change).max():g}")
     calendar = Calendar.choose(settings.time_unit, settings.time_origin, (first, last))
     folds = {account: place % min(settings.folds, len(order)) for place, account in enumerate(order)}
-    lesson = _Lesson.of([histories[a] for a in accounts], [folds[a] for a in accounts], settings, calendar, codes)
-    total = len(lesson.seen.cell)
+    data = _TrainingData.of([histories[a] for a in accounts], [folds[a] for a in accounts], settings, calendar, codes)
+    total = len(data.seen.cell)
     model = Model(
         settings=settings,
         index=index,
-        laws=lesson.laws(),
+        laws=data.densities(),
         tails={name: fit_tail(np.empty(0), settings.tail_share) for name in (s.name for s in COMPILED)},
         sigma_y=sigma_y,
-        takeover_share=_takeover_share(lesson.chosen, settings),
+        takeover_share=_takeover_share(data.chosen, settings),
         threshold=threshold_by_budget(settings.alert_rate),
         fingerprint=_fingerprint(histories, accounts),
         facts={
@@ -106,7 +106,7 @@ def fit(
             "library_windows": len(windows),
             "first_time": first,
             "last_time": last,
-            "gains": {name: round(float(gain), 4) for name, gain in lesson.chosen.gains.items()},
+            "gains": {name: round(float(gain), 4) for name, gain in data.chosen.gains.items()},
         },
         names=codes.names,
         accounts=tuple(accounts),
@@ -114,7 +114,7 @@ def fit(
     )
     in_folds = [np.flatnonzero([folds[a] == fold for a in accounts]) for fold in sorted(set(folds.values()))]
     held_out_places = np.flatnonzero([a in held_out for a in accounts])
-    return replace(model, tails=_calibrate(model, lesson, in_folds, held_out_places, progress))
+    return replace(model, tails=_calibrate(model, data, in_folds, held_out_places, progress))
 
 
 def _bandwidth(points: FloatArray, settings: Settings) -> float:
@@ -181,8 +181,8 @@ def _fingerprint(histories: dict[str, AccountHistory], accounts: list[str]) -> s
 
 
 @dataclass(frozen=True, eq=False)
-class _Lesson:
-    """What there is to learn from, what each transaction counts for, and what was chosen."""
+class _TrainingData:
+    """The transactions of a fit, their weights, and what was chosen."""
 
     histories: list[AccountHistory]
     batch: Batch  # all of their events
@@ -196,8 +196,8 @@ class _Lesson:
     @classmethod
     def of(
         cls, histories: list[AccountHistory], fold: list[int], settings: Settings, calendar: Calendar, codes: Codes
-    ) -> _Lesson:
-        """Look at everything, choose, and where there may be fraud in it, weigh and choose again."""
+    ) -> _TrainingData:
+        """Observe everything and choose; where there may be fraud in it, weight and choose again."""
         if settings.contamination > 0.0 and settings.merchant_strength is None:
             # The amounts of a merchant at whom mostly fraud happens would explain themselves.
             settings = replace(settings, merchant_strength=_NO_MERCHANT)
@@ -205,41 +205,41 @@ class _Lesson:
         seen = _observe(histories, np.repeat(fold, [len(h.amounts) for h in histories]), settings, batch)
         axes = Axes.of(seen)
         blank, weight = Choices(0.1, 1.0, 1.0, 1.0), np.ones(len(seen.cell))
-        lesson = cls(histories, batch, seen, weight, blank, axes, _clock(calendar), settings)
-        lesson = replace(lesson, seen=replace(seen, view=lesson._views()))
-        lesson = lesson._choose()
+        data = cls(histories, batch, seen, weight, blank, axes, _clock(calendar), settings)
+        data = replace(data, seen=replace(seen, view=data._views()))
+        data = data._choose()
         if settings.contamination > 0.0:
             for _ in range(_ROUNDS):
-                lesson = replace(lesson, weight=lesson._weigh(codes("")))
-            lesson = lesson._choose()
-        return lesson
+                data = replace(data, weight=data._reweighted(codes("")))
+            data = data._choose()
+        return data
 
-    def laws(self, without_fold: int | None = None) -> Densities:
-        """Laws of all transactions, or of those of the other folds."""
+    def densities(self, without_fold: int | None = None) -> Densities:
+        """Densities of all transactions, or of those of the other folds."""
         weight = self.weight if without_fold is None else self.weight * (self.seen.fold != without_fold)
         terms = density_terms(self.settings.declared)
         return build_densities(self.seen, weight, self.chosen, self.axes, self.settings, self.clock, terms)
 
-    def _choose(self) -> _Lesson:
+    def _choose(self) -> _TrainingData:
         return replace(self, chosen=choose(self.seen, self.weight, self.settings, self.axes))
 
     def _views(self) -> FloatArray:
         codec = AccountCodec(*state_sizes_of(self.settings))
-        decay, laws, slab = decay_by_lag(self.settings), self.laws(), codec.slab(1)
+        decay, densities, slab = decay_by_lag(self.settings), self.densities(), codec.slab(1)
         views = np.empty((len(self.seen.cell), VIEW + len(self.seen.names)))
         done = 0
         for history in self.histories:
             codec.clear(slab, 0)
             own = slice(done, done := done + len(history.amounts))
             events, names = self.batch.events[own], self.batch.names[own]
-            views_of(laws, decay, slab.records[0], slab.histories[0], slab.named[0], events, names, views[own])
+            views_of(densities, decay, slab.records[0], slab.histories[0], slab.named[0], events, names, views[own])
         return views
 
-    def _weigh(self, missing: int) -> FloatArray:
+    def _reweighted(self, missing: int) -> FloatArray:
         """The oddest transactions hardly count: as likely as not to be fraud at the share that may be."""
         batch = self.batch
         evidence = evidence_of(
-            self.laws(), batch.events, batch.names, batch.numbers, self.seen.view, np.uint32(missing), batch.terms
+            self.densities(), batch.events, batch.names, batch.numbers, self.seen.view, np.uint32(missing), batch.terms
         )
         line = np.quantile(evidence, 1.0 - self.settings.contamination)
         weight: FloatArray = 1.0 / (1.0 + np.exp(np.minimum(evidence - line, 700.0)))
@@ -247,7 +247,7 @@ class _Lesson:
 
 
 def _clock(calendar: Calendar) -> ClockDensities:
-    """What hour and weekday a time is, where it has a unit; without an origin, time 0 is a Monday's midnight."""
+    """How to get hour and weekday of a time, where it has a unit; without an origin, time 0 is a Monday's midnight."""
     day = calendar.of_days(1.0)
     if day is None:
         return ClockDensities()
@@ -273,7 +273,7 @@ def _events(histories: list[AccountHistory], settings: Settings) -> Batch:
 
 
 def _observe(histories: list[AccountHistory], fold: IntArray, settings: Settings, batch: Batch) -> Observations:
-    """The same as columns for the laws."""
+    """The same as columns for the densities."""
     events = batch.events
     category, merchant = events["category"].astype(np.uint64), events["merchant"].astype(np.uint64)
     categories, category_place = np.unique(category, return_inverse=True)
@@ -306,10 +306,10 @@ def _takeover_share(chosen: Choices, settings: Settings) -> float:
 
 
 def _calibrate(
-    model: Model, lesson: _Lesson, folds: list[IntArray], held_out: IntArray, progress: Progress | None
+    model: Model, data: _TrainingData, folds: list[IntArray], held_out: IntArray, progress: Progress | None
 ) -> dict[str, Tail]:
-    """Tail rates of every score: of each fold by laws without it, of the divergence by accounts not in the library."""
-    sizes = [len(h.amounts) for h in lesson.histories]
+    """Tail rates of every score, by densities without the fold; of the divergence by accounts not in the library."""
+    sizes = [len(h.amounts) for h in data.histories]
     start = np.append(0, np.cumsum(sizes))
     outputs, total = np.zeros(start[-1], OUTPUT), int(start[-1])
     done = 0
@@ -325,17 +325,17 @@ def _calibrate(
 
     quick = replace(model, settings=replace(model.settings, divergence=False, alert_on=FUSED))
     for fold, places in enumerate(folds):
-        left_out = replace(quick, laws=lesson.laws(without_fold=fold))
-        outputs[rows_of(places)] = score_histories(left_out, [lesson.histories[p] for p in places], tick)[0]
+        left_out = replace(quick, laws=data.densities(without_fold=fold))
+        outputs[rows_of(places)] = score_histories(left_out, [data.histories[p] for p in places], tick)[0]
     if model.settings.divergence:
-        slow = score_histories(model, [lesson.histories[p] for p in held_out])[0]
+        slow = score_histories(model, [data.histories[p] for p in held_out])[0]
         outputs["scores"][rows_of(held_out), DIVERGENCE] = slow["scores"][:, DIVERGENCE]
     share = model.settings.tail_share
     whose = np.repeat(np.arange(len(sizes)), sizes)
     tails = {s.name: fit_tail(outputs["scores"][:, i], share, whose) for i, s in enumerate(COMPILED)}
     for score in scores():
         if score.compute is not None and score.rated:
-            tails[score.name] = fit_tail(added_score(score, outputs, lesson.batch.events), share, whose)
+            tails[score.name] = fit_tail(added_score(score, outputs, data.batch.events), share, whose)
     return tails
 
 

@@ -1,12 +1,11 @@
-"""The public shape of a score, an alert, a verdict and a dead letter: one each, wherever they are written or sent.
+"""The public records: one shape each for a score, an alert, a verdict and a dead letter, wherever they are written.
 
 ``scores.parquet``, ``alerts.jsonl``, ``dead_letters.jsonl``, the tables of a replay's state, Kafka's messages and
-``--json`` have the same names and kinds. ``schemas/`` holds them written out as JSON Schema; a test keeps that true.
+``--json`` have the same names and types. ``schemas/`` holds them as JSON Schema, and a test compares both.
 
-Terms of the evidence as the records hold them, objects of JSON with four digits, for a whole batch at once.
-
-The same texts, to the character, as of ``json`` and ``round`` a row: most of what it takes to record a transaction
-would be to round and write out its terms.
+Terms of the evidence are JSON objects with four digits, written for a whole batch at once. The texts are the same, to
+the character, as ``json`` and ``round`` give for each row, which would take most of the time of recording a
+transaction.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def term_texts(names: Sequence[str], values: FloatArray) -> pa.Array:
     rows, columns = np.nonzero(digits)
     numbers = digits[rows, columns]
     texts = pc.cast(pa.array(numbers), pa.string())
-    # Whole numbers, which Python writes with a point, and what no evidence should be.
+    # Whole numbers, which Python writes with a point, and values that no evidence should have.
     odd = ~(np.abs(numbers) < _LARGE) | (numbers == np.trunc(numbers))
     if odd.any():
         texts = pc.replace_with_mask(texts, odd, pa.array([json.dumps(n) for n in numbers[odd].tolist()], pa.string()))
@@ -176,7 +175,7 @@ def score_batch(records: list[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def scored_batch(positions: Sequence[int], results: Sequence[Result], labels: Sequence[str | None]) -> pa.RecordBatch:
-    """The same of results of one engine that were entered, by their positions in a file, without a dict a row."""
+    """The same for results of one engine that had an effect, by their positions in a file, without a dict a row."""
     count = len(results)
     places = {"partition": [0] * count, "position": positions, "timestamp": [None] * count, "label": labels}
     columns = places | scored_columns(results)
@@ -188,9 +187,9 @@ def scored_batch(positions: Sequence[int], results: Sequence[Result], labels: Se
 
 
 def scored_columns(results: Sequence[Result]) -> dict[str, Any]:
-    """What records of results of one engine that were entered say, column by column.
+    """The columns of score records, from results of one engine that had an effect.
 
-    Where they came from, their labels and :func:`scored_terms` are for the caller to add.
+    The caller adds where they came from, their labels and :func:`scored_terms`.
     """
     names = results[0].term_names if results else ()
     transactions = [result.transaction for result in results]
@@ -239,7 +238,7 @@ def transaction_record(transaction: Transaction) -> dict[str, Any]:
 
 
 def alert_record(origin: Origin, alert: Alert) -> dict[str, Any]:
-    """An alert with its reasons, headed by the line for people, its best reason, and what to rank it by."""
+    """An alert with its reasons, after its headline, its best reason, and its expected loss to rank by."""
     return {
         **origin._asdict(),
         "headline": alert.headline,
@@ -251,7 +250,7 @@ def alert_record(origin: Origin, alert: Alert) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that had no effect: where it came from, what became of it and why, and the record itself."""
+    """A record that had no effect: its origin, its status and reason, and the record itself."""
 
     partition: int
     position: int
@@ -265,7 +264,7 @@ class DeadLetter:
 
     @classmethod
     def of(cls, origin: Origin, why: Refusal, raw: str = "", line: str | None = None) -> DeadLetter:
-        """A record from somewhere, and what is wrong with it."""
+        """A record from elsewhere, and what is wrong with it."""
         place = origin.partition, origin.position, origin.timestamp
         return cls(*place, line, why.kind, why.reason, why.field, why.value, raw)
 
@@ -303,7 +302,7 @@ def json_schemas() -> dict[str, dict[str, Any]]:
 
 
 def _verdict_schema() -> dict[str, Any]:
-    """A verdict is read as well as written: what may be left out, and how long texts may be, is part of its shape."""
+    """A verdict is read as well as written, so its schema says what may be left out, and how long texts may be."""
     schema = _object_schema(Verdict)
     for name in ("transaction", "account", "who", "why"):
         lengths = {"maxLength": MAX_WHY} if name == "why" else {"minLength": 1, "maxLength": MAX_TEXT}

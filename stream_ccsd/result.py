@@ -1,4 +1,4 @@
-"""What the engine says about one transaction."""
+"""What the engine returns for one transaction."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from stream_ccsd.transaction import Status, Transaction
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What the engine says about one transaction."""
+    """The outcome of one transaction."""
 
     transaction: Transaction
     status: Status
     scores: Mapping[str, float | None] = field(default_factory=dict)  # by name; None: nothing to compare yet
     rarities: Mapping[str, float | None] = field(default_factory=dict)  # -log of the share of normal ones this high
-    score: float | None = None  # the alert score: the rarity of what alerts are on
+    score: float | None = None  # the alert score: the rarity of the score that alerts are on
     maximum: float | None = None  # the account's highest alert score so far
     accumulated: float | None = None  # the sum of its three highest; not repeated for duplicates
     # Terms of the evidence in the model's order; not repeated for duplicates.
     term_values: FloatArray | None = field(default=None, compare=False)
     term_names: tuple[str, ...] = ()
-    # What a lesson learns from (``score.learnt.input_names``), where the model is one that learns.
+    # What a model update learns from (``evidence.supervised.input_names``), where the model learns.
     inputs: AnyArray | None = field(default=None, compare=False)
     waits: int = 0  # transactions of the account until the divergence score starts
     model: str = ""
@@ -48,7 +48,7 @@ class Result:
 
     @property
     def takeover(self) -> float | None:
-        """What the account's newest transactions add up to."""
+        """The takeover score of the account's newest transactions."""
         return self.scores.get("takeover")
 
     @property

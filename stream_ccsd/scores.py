@@ -1,8 +1,8 @@
-"""What scores there are, each declared once. Layouts, rates, files, messages, tables and evaluations follow from this.
+"""All scores, each declared once. Layouts, rates, files, messages, tables and evaluations follow from this.
 
-Three are compiled into the step of an event and remembered for duplicates. Others can be added from outside with
-:func:`register`: a function of what compiled code said about a batch. They are computed, rated, recorded, sent and
-shown like the built-in ones, beside the alert: what alerts are made of must be known inside the step.
+Three are compiled into the step of an event and stored for duplicates. Others can be added from outside with
+:func:`register`, as a function of the compiled outputs of a batch. They are computed, calibrated, recorded, sent and
+shown like the built-in ones, but they raise no alert: what alerts are made of must be known inside the step.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.numerics.arrays import AnyArray, FloatArray
 
 Compute = Callable[[AnyArray, AnyArray], FloatArray]
-"""Of the step's outputs and events, a row a transaction: the score of each, NaN where there is none."""
+"""From outputs and events of the step, a row a transaction: the score of each, NaN where there is none."""
 
 Explain = Callable[[Any, Any, Any], list[tuple[float, str]]]
 """Of the model, the transaction and its row of outputs: the score's parts in nats with their sentences."""
@@ -37,7 +37,7 @@ class Score:
     compute: Compute | None = None
     """None for a compiled one."""
     explain: Explain | None = None
-    """What it says about one transaction, as reasons of an alert; None: it is shown as a number."""
+    """Its reasons for one transaction; None: it is shown as a number."""
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", self.name):
@@ -63,7 +63,7 @@ EVIDENCE, TAKEOVER, DIVERGENCE = range(len(COMPILED))
 """Their places in compiled code's arrays."""
 
 FUSED = "fused"
-"""What alerts are on unless one score is chosen: the rarest of those that join."""
+"""The alert score unless one score is chosen: the rarest of those that join."""
 
 _ADDED: dict[str, Score] = {}
 
@@ -116,7 +116,7 @@ def unregister(name: str) -> None:
 
 
 def scores() -> tuple[Score, ...]:
-    """Every score there is, the compiled ones first."""
+    """All scores, the compiled ones first."""
     return (*COMPILED, *_ADDED.values())
 
 

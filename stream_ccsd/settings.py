@@ -1,4 +1,4 @@
-"""Every number of the method, in one frozen object: the paper's values are the defaults where the paper has one."""
+"""Every number of the method, in one frozen object. Defaults are the paper's values where the paper has one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stream_ccsd.scores import COMPILED, FUSED
 Standardisation = Literal["causal", "history"]
 
 
-# Beyond 2**53 neighbouring whole numbers cannot be told apart. The other bounds are where formulas lose their meaning
+# Beyond 2**53 neighbouring whole numbers are not distinct. The other bounds are where formulas lose their meaning
 # or their digits, not where values become unwise.
 _FAR = 2.0**53
 _WHOLE = {
@@ -75,13 +75,13 @@ class SettingsError(StreamCcsdError):
 
 @dataclass(frozen=True)
 class Settings:
-    """What the engine is told once; a model carries the settings it was fitted with."""
+    """Settings of fit and engine; a model carries those it was fitted with."""
 
     # Windows (paper, Sec. 4.2)
     window: int = 50
     """K: transactions in a window."""
     local_history: int = 120
-    """L: earlier windows of the same account that form the local law."""
+    """L: earlier windows of the same account that form the local density."""
     library_stride: int = 15
     """Distance of neighbouring library windows of one account."""
     standardise: Standardisation = "causal"
@@ -91,29 +91,29 @@ class Settings:
     divergence: bool = True
     """Whether to compute the divergence score at all."""
     neighbours: int = 600
-    """J: library windows that form the global law around a query."""
+    """J: library windows that form the global density around a query."""
     sigma_x: float | None = None
     """Bandwidth of the Gaussian on windows; None: median distance of library windows (paper 9.649)."""
     sigma_y: float | None = None
     """Bandwidth of the Gaussian on abs(Δz); None: median absolute difference of signed Δz (paper 1.016)."""
     rarity: bool = True
-    """Whether rare (category, merchant) pairs of the library weigh more."""
+    """Whether rare (category, merchant) pairs of the library have more weight."""
     rarity_alpha: float = 10.0
     """In the prior (f + alpha) ** -beta, f the library windows that end with the same pair."""
     rarity_beta: float = 0.5
     """In the same prior."""
     attenuation: bool = True
-    """Whether windows that end in another category or at another merchant weigh less."""
+    """Whether windows that end in another category or at another merchant have less weight."""
     rho_category: float = 0.25
     """Factor for another category."""
     rho_merchant: float = 0.25
     """Factor for another merchant."""
     decay: bool = True
-    """Whether recent local windows weigh more."""
+    """Whether recent local windows have more weight."""
     half_life: float = 48.0
-    """Transactions after which a local window weighs half; also of the account's own law."""
+    """Transactions after which a local window counts for half; also in the account's own densities."""
     boosts: bool = True
-    """Whether local windows whose change flags match the query's weigh more."""
+    """Whether local windows whose change flags match the query's have more weight."""
     eta_category: float = 1.7
     """Factor for a matching category change flag."""
     eta_merchant: float = 1.7
@@ -157,13 +157,13 @@ class Settings:
     takeover_drift: float = 0.3
     """Nats that every transaction takes off it."""
     takeover_share: float | None = None
-    """Share of the alert budget for takeover; None: up to a fifth, the more an account's past says."""
+    """Share of the alert budget for takeover; None: up to a fifth, the more an account's past explains."""
     contamination: float = 0.0
-    """Share of what is fitted on that may be fraud: so many transactions, the oddest ones, hardly count."""
+    """Share of the fitted transactions that may be fraud: so many, the oddest ones, hardly count."""
 
     # Tail rates
     folds: int = 5
-    """Parts of the normal accounts; each is rated by laws that were learnt without it."""
+    """Parts of the normal accounts; each is calibrated by densities that were fitted without it."""
     holdout: float = 0.15
     """Share of the normal accounts kept out of the library of windows, to rate the divergence score on."""
     tail_share: float = 0.01
@@ -181,8 +181,8 @@ class Settings:
     alert_cooldown: float = 0.0
     """Time after an alert in which the account is not alerted again (in the unit of the transactions' time)."""
     explore: float = 0.0
-    """Share of the alert budget that goes, besides, to transactions drawn at random: verdicts on alerts alone never
-    tell of fraud that looks like nothing."""
+    """Further share of the alert budget, for transactions drawn at random: verdicts on alerts alone never find fraud
+    that looks normal."""
     alert_cap: int = 0
     """At most this many alerts of all accounts per interval; 0: no cap."""
     alert_interval: float = 1.0

@@ -1,7 +1,7 @@
-"""Where things are kept: protocols for account states and for what was recorded, whatever the store behind them.
+"""Protocols for what is stored: account states, and the records of a stream, whatever the store behind them.
 
-An engine keeps its states in :class:`AccountStates`; a dict, or anything like one, is adapted. People and programs ask
-:class:`RecordStore` what came of a stream: every question that a command, a report or a page has is a method of it.
+An engine keeps its states in :class:`AccountStates`; a dict, or anything like one, is adapted. Commands, reports and
+pages read what was recorded through :class:`RecordStore`: each of their questions is a method of it.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ ALERT_CAP = "\0alert-cap"
 """The name of the alert cap in stores that know nothing but names. No account's name begins with a zero."""
 
 Ranking = Literal["score", "loss"]
-"""What alerts are ranked by: how rare, or evidence and money at stake together."""
+"""How alerts are ranked: by rarity, or by evidence and money at stake together."""
 
 Record = dict[str, Any]
 """A score, an alert or a dead letter as plain values, by the names of its public shape."""
 
 
 class AccountStates(Protocol):
-    """What an engine needs of a store: an account's bytes, those of the alert cap, and a batch written at once."""
+    """The store that an engine needs: an account's bytes, those of the alert cap, and a batch written at once."""
 
     def read(self, account: str) -> bytes | None:
         """The state of an account; None if it has none."""
@@ -98,7 +98,7 @@ class DeadLetterCount:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What there is in a store; ``position`` counts the records of the stream that were read."""
+    """What a store holds; ``position`` counts the records of the stream that were read."""
 
     position: int
     transactions: int
@@ -109,9 +109,9 @@ class Totals:
 
 
 class RecordStore(Protocol):
-    """What was recorded of a stream. It may be written to meanwhile: each answer is of one moment.
+    """The records of a stream. They may be written to meanwhile: each answer is of one moment.
 
-    Records have positions: their place in the stream, from 1. What can be long is asked for in pages: the next one
+    Records have positions: their place in the stream, from 1. Long lists come in pages: the next one
     begins ``after`` (or ``before``) the last record of the one at hand.
     """
 
@@ -123,7 +123,7 @@ class RecordStore(Protocol):
         """Questions asked inside are all answered as of the first of them."""
 
     def totals(self) -> Totals:
-        """How much there is of everything."""
+        """Counts of everything in the store."""
 
     def alerts(
         self, *, account: str | None = None, since: float | None = None, after: int = 0, limit: int | None = None

@@ -1,12 +1,11 @@
-"""A transaction: who paid how much, where, when. Labels are not part of it, so nothing that scores can see one.
+"""A transaction: who paid how much, where and when. It holds no label, so no score can see one.
 
 One schema checks every source: dictionaries, rows of text, JSON bytes and Arrow batches. A record that does not fit
-becomes a :class:`Refusal` that names the field, the value and what was expected; its neighbours are not affected.
+becomes a :class:`Refusal` that names the field, the value and what was expected. Other records are not affected.
 
-What becomes of a record: one name for each fate, the same in results, dead letters, messages and counts.
-
-Programs decide by these names. The reasons beside them are for people: they quote what came from outside, so nothing
-may be decided by their words.
+:class:`Status` has one name for each outcome of a record, the same in results, dead letters, messages and counts.
+Programs decide by these names. The reasons beside them are for people and quote input, so nothing may be decided by
+their words.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from stream_ccsd.fields import Field, FieldValue
 
 
 class Status(StrEnum):
-    """The fate of one record; only the first two have an effect on an account.
+    """The outcome of one record; only the first two have an effect on an account.
 
     >>> Status("too late"), Status.LATE.entered, Status.DUPLICATE.entered
     (<Status.TOO_LATE: 'too late'>, True, False)
@@ -56,7 +55,7 @@ MAX_TEXT = 256
 """Longest account, category, merchant or transaction id, in characters."""
 
 MAX_NUMBER = 2.0**53
-"""Largest amount and time: beyond it, neighbouring whole numbers can no longer be told apart."""
+"""Largest amount and time: beyond it, neighbouring whole numbers are no longer distinct."""
 
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
@@ -219,7 +218,7 @@ class Guess:
 
 
 def unsound(transaction: object) -> str | None:
-    """What is wrong with a transaction that was made by hand, without a schema; quick, for the engine's door."""
+    """What is wrong with a transaction that was made without a schema; quick, for the engine to check each."""
     t = transaction
     if not isinstance(t, Transaction):
         return f"expected a transaction, got {shown(t)}"
@@ -238,11 +237,11 @@ def unsound(transaction: object) -> str | None:
         text = getattr(transaction, name)
         if not isinstance(text, str) or not (text or name == "category"):
             return f"{name}: expected text, got {shown(text)}"
-    if t.account.startswith("\0"):  # names that stores keep for what belongs to no account
+    if t.account.startswith("\0"):  # names that stores reserve for what belongs to no account
         return f"account: expected a name that does not begin with a zero byte, got {shown(t.account)}"
     for name, lowest in (("amount", 0.0), ("time", -MAX_NUMBER)):
         number = getattr(transaction, name)
-        # Python's and numpy's own: fractions, decimals and arrays are numbers that nothing behind this door can take.
+        # Python's and numpy's own: fractions, decimals and arrays are numbers that the engine cannot take.
         plain = isinstance(number, int | float) or (isinstance(number, Real) and hasattr(number, "dtype"))
         if not plain or not lowest <= number <= MAX_NUMBER:
             return f"{name}: expected a number from {lowest:g} to 2**53, got {shown(number)}"
@@ -290,7 +289,7 @@ def identity(text: str) -> int:
 
 
 def text_hash(text: str, size: int) -> int:
-    """A text as a number of so many bytes, the same in every process."""
+    """Hash of a text as a number of so many bytes, the same in every process."""
     return int.from_bytes(blake2b(text.encode("utf-8", "surrogatepass"), digest_size=size).digest(), "little")
 
 
@@ -303,7 +302,7 @@ def checked_text(name: str, value: Any, position: str | None = None, longest: in
         Naming the field, the value and what was expected.
     """
     if value.__class__ is str and value and len(value) <= longest and value.isprintable():
-        return value  # what nearly all are, before anything slower is asked
+        return value  # nearly all are, so this comes before slower checks
     if value is None and name == "category":
         return ""
     if isinstance(value, Integral) and not isinstance(value, bool) and abs(int(value)) < 2**64:
@@ -326,7 +325,7 @@ def _named(name: str, value: Any, position: str | None) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float | Decimal) and -(2**64) < value < 2**64:
-        # What a table made of whole numbers where some are missing.
+        # Tables turn whole numbers into these where some are missing.
         value = int(value) if value == int(value) else str(value)
     return "" if isinstance(value, str) and not value else checked_text(name, value, position)
 
@@ -339,7 +338,7 @@ def _measured(name: str, value: Any, position: str | None) -> float | None:
 
 
 def _is_nan(value: Any) -> bool:
-    """What a table has where a number is missing."""
+    """Whether this is a missing number of a table."""
     return math.isnan(value) if isinstance(value, float) else isinstance(value, Decimal) and value.is_nan()
 
 

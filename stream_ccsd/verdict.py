@@ -1,4 +1,4 @@
-"""A verdict: what somebody found a transaction to be, who, when and why; and what counts where several were given.
+"""A verdict: what somebody found a transaction to be, who, when and why. It also says which of several verdicts counts.
 
 Verdicts are never changed or taken back: a later one overrules, and all of them stay. Their times are those of the
 stream, and bounded by it: see :class:`Reached`.
@@ -27,16 +27,17 @@ Key = tuple[str, str]
 """Account and transaction: an id is one of its account's."""
 
 Label = Literal["fraud", "normal"]
-"""What may be learnt of a transaction."""
+"""The labels that can be learnt."""
 
 _OPPOSITE: dict[Finding, Finding] = {"fraud": "normal", "normal": "fraud"}
-# Where time has no unit, so much of it: who returns to what he had said does so a moment later.
+# Where time has no unit, verdicts may be ahead by this share of it: one that returns to an earlier finding is dated
+# a moment later.
 _ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What somebody says of one transaction. ``time`` is when it became known, in the stream's own time.
+    """A verdict on one transaction. ``time`` is when it became known, in the stream's own time.
 
     >>> said = {"transaction": "x7", "account": "C1", "verdict": "Fraud", "who": "ann", "time": "12.5"}
     >>> Verdict.parse(said)
@@ -102,12 +103,12 @@ class Verdict:
 
 
 NEEDED = ("transaction", "account", "verdict", "who", "time")
-"""What a verdict cannot be without."""
+"""Fields that a verdict must have."""
 
 
 @dataclass(slots=True)
 class _Said:
-    """What one person says of a transaction now."""
+    """The newest verdict of one person on a transaction."""
 
     at: float
     verdict: Verdict
@@ -115,13 +116,13 @@ class _Said:
 
 
 class EffectiveVerdict:
-    """What counts of the verdicts on one transaction, which are added in the order of their arrival.
+    """The verdict that counts of those on one transaction, which are added in the order of their arrival.
 
     The latest by its own time counts, of one time the one that arrived last. It is disputed while another person's
     newest verdict says the opposite, unless more persons agree with it than oppose it, or it is a chargeback: that
-    settles. Whoever overrules himself disputes nothing, and repeating a verdict changes nothing.
+    settles. A person who overrules an own verdict disputes nothing, and repeating a verdict changes nothing.
 
-    One more costs the same however many there are: of each person, only what was said last is remembered.
+    One more costs the same however many there are, because only the last verdict of each person is kept.
     """
 
     def __init__(self) -> None:
@@ -129,7 +130,7 @@ class EffectiveVerdict:
         self._votes = dict.fromkeys(FINDINGS, 0)
         self._latest: _Said | None = None
         self.unasked = False
-        """Whether a chargeback or a label ever said fraud, about which nobody had to look at an alert."""
+        """Whether a chargeback or a label ever said fraud, without an alert to look at."""
 
     def add(self, verdict: Verdict, at: float | None = None) -> None:
         """The next one; ``at`` is when it counts from, where that is not its own time."""
@@ -165,7 +166,7 @@ class EffectiveVerdict:
 
     @property
     def disputed(self) -> bool:
-        """Whether others say the opposite, and it is not settled."""
+        """Whether others say the opposite, and nothing settles it."""
         latest = self.verdict
         if latest.verdict == "unsure" or latest.source == "chargeback":
             return False
@@ -173,13 +174,13 @@ class EffectiveVerdict:
 
     @property
     def label(self) -> Label | None:
-        """What may be learnt from it; None where that is nothing."""
+        """The label to learn; None where there is none."""
         said = self.verdict.verdict
         return None if said == "unsure" or self.disputed else said
 
     @property
     def words(self) -> str:
-        """For people: ``disputed``, or what was found."""
+        """For people: ``disputed``, or the verdict."""
         return "disputed" if self.disputed else self.verdict.verdict
 
     @property
@@ -217,9 +218,9 @@ def effective_verdict(verdicts: Iterable[Verdict]) -> EffectiveVerdict:
 class Reached:
     """How far a stream has come, which bounds the times of verdicts on it.
 
-    One that is dated ahead of the stream does not count until the stream comes to it: whoever judges today overrules
-    what is dated years ahead. A stream that has ended comes to nothing any more: what was found since then counts as of
-    its end, in the order of arrival. By default, everything counts at its own time.
+    A verdict that is dated ahead of the stream does not count until the stream reaches its time: a verdict of today
+    overrules one that is dated years ahead. A stream that has ended advances no more: what was found since then counts
+    as of its end, in the order of arrival. By default, everything counts at its own time.
 
     >>> said = [Verdict("x7", "C1", "normal", "bob", 1e9), Verdict("x7", "C1", "fraud", "ann", 50.0)]
     >>> [Reached(newest, ended=ended).standing(said).verdict.who for newest, ended in ((50.0, 0), (50.0, 1), (2e9, 0))]
@@ -229,7 +230,7 @@ class Reached:
     newest: float = math.inf
     """Time of the newest transaction."""
     ahead: float = 0.0
-    """By how much the clocks of those who judge may be ahead of it."""
+    """By how much the clocks of reviewers may be ahead of it."""
     ended: bool = False
 
     @classmethod

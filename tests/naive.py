@@ -49,7 +49,7 @@ def gram_term(x_p, y_p, x_q, y_q, reference, tau, sigma, likeness=None) -> float
 
 
 def one_sided_term(x_p, y_p, x_q, y_q, tau, sigma) -> float:
-    """One law smoothed, the other as observed; averaged over both directions."""
+    """One distribution smoothed, the other as observed; averaged over both directions."""
     forward, backward = row_weights(x_p, x_q, tau), row_weights(x_q, x_p, tau)
     total = 0.0
     for i, j in product(range(len(x_p)), range(len(x_q))):
@@ -202,11 +202,11 @@ def kernel_sum(values, at, sigma):
     return sum(bump(abs(cell(v) - cell(at)), sigma) for v in values)
 
 
-def leant(inside, mass, strength, behind):
+def backed_off(inside, mass, strength, behind):
     return (inside + strength * behind) / (mass + strength)
 
 
-def departs(p, ratio):
+def departure(p, ratio):
     """Evidence of a field in which only a share p of frauds differ."""
     return math.log(p) + ratio if ratio > 30 else math.log(1 - p + p * math.exp(ratio))
 
@@ -315,8 +315,8 @@ def clock(time, calendar):
     return moment.hour + moment.minute / 60 + (moment.second + moment.microsecond / 1e6) / 3600, moment.weekday()
 
 
-class Laws:
-    """What normal accounts do, with everything summed up anew for each question."""
+class Densities:
+    """The densities of normal transactions, summed up anew for each question."""
 
     def __init__(self, transactions, chosen, settings, calendar, axes=None):
         self.transactions, self.chosen, self.settings, self.calendar = transactions, chosen, settings, calendar
@@ -337,8 +337,8 @@ class Laws:
         there = [x for x in alike if x.merchant == t.merchant]
         logs = [[math.log1p(x.amount) for x in part] for part in (self.transactions, alike, there)]
         every = kernel_sum(logs[0], u, sigma) / len(logs[0]) + self.settings.evidence_floor
-        in_category = leant(kernel_sum(logs[1], u, sigma), len(alike), c.category_strength, every)
-        return leant(kernel_sum(logs[2], u, sigma), len(there), c.merchant_strength, in_category)
+        in_category = backed_off(kernel_sum(logs[1], u, sigma), len(alike), c.category_strength, every)
+        return backed_off(kernel_sum(logs[2], u, sigma), len(there), c.merchant_strength, in_category)
 
     def place_shares(self, t):
         known, total = len(self.axes.categories), len(self.transactions)
@@ -347,7 +347,7 @@ class Laws:
             return 0.5 / (total + 0.5 * (known + 1)), 1.0
         merchants = len({x.merchant for x in alike}) + 1
         there = sum(x.merchant == t.merchant for x in alike)
-        return (len(alike) + 0.5) / (total + 0.5 * (known + 1)), leant(
+        return (len(alike) + 0.5) / (total + 0.5 * (known + 1)), backed_off(
             there, len(alike), self.chosen.place_strength, 1 / merchants
         )
 
@@ -371,7 +371,7 @@ class Laws:
     def _shares_by_rate(self, rate, value, pairs, before):
         everyone = (sum(v == value for _, v in pairs) + before) / (len(pairs) + 1)
         alike = [v for r, v in pairs if r == rate]
-        return leant(sum(v == value for v in alike), len(alike), self.chosen.pace_strength, everyone)
+        return backed_off(sum(v == value for v in alike), len(alike), self.chosen.pace_strength, everyone)
 
     def gap_share(self, rate, gap):
         pairs = [(v.rate, octave(v.gap, self.axes.gap_scale)) for v in self.views if v.gap is not None]
@@ -380,10 +380,10 @@ class Laws:
         spread = 1 + (64 - self.axes.octaves) * 1e-6
         everyone = (sum(v == at for _, v in pairs) + before) / (len(pairs) + spread)
         alike = [v for r, v in pairs if r == rate]
-        return leant(sum(v == at for v in alike), len(alike), self.chosen.pace_strength, everyone)
+        return backed_off(sum(v == at for v in alike), len(alike), self.chosen.pace_strength, everyone)
 
     def count_share(self, span, rate, count):
-        """Of transactions that so many or more came before."""
+        """Share of transactions that so many or more came before."""
         pairs = [(v.rate, getattr(v, span)) for v in self.views]
         fading = [0.5 ** (1 + n) for n in range(25)]
         return sum(self._shares_by_rate(rate, n, pairs, fading[n] / sum(fading)) for n in range(count, 25))
@@ -391,7 +391,7 @@ class Laws:
     def name_share(self, name, value):
         values = [t.fields.get(name) or "" for t in self.transactions]
         strength = self.chosen.name_strength[self.names.index(name)]
-        return leant(values.count(value), len(values), strength, 1 / (len(set(values)) + 1))
+        return backed_off(values.count(value), len(values), strength, 1 / (len(set(values)) + 1))
 
     def number_density(self, name, value):
         scale, sigma = self.axes.number_scale[name], self.chosen.number_sigma[self.numbers.index(name)]
@@ -401,71 +401,71 @@ class Laws:
     # --- evidence
 
     def terms(self, past, t):
-        """Terms of the evidence, and of "somebody else"; before it is known which of them tell anything."""
+        """Terms of the evidence, and of "somebody else", before the uninformative ones are left out."""
         view = View(past, t, self.axes, self.settings, self.calendar)
-        terms, apart = {}, {}
-        self._money_and_place(view, t, terms, apart)
-        self._clock_and_pace(view, terms, apart)
+        terms, log_ratios = {}, {}
+        self._money_and_place(view, t, terms, log_ratios)
+        self._clock_and_pace(view, terms, log_ratios)
         p = self.settings.departure
         for i, name in enumerate(self.names):
             value = t.fields.get(name) or ""
             share = self.name_share(name, value)
             terms[f"{name}_own"] = 0.0
             if not value:
-                terms[name] = departs(p, math.log(0.1 / max(share, 0.01)))
+                terms[name] = departure(p, math.log(0.1 / max(share, 0.01)))
                 continue
             known = len({x.fields.get(name) or "" for x in self.transactions})
-            terms[name] = departs(p, math.log(1 / (known + 1) / share))
+            terms[name] = departure(p, math.log(1 / (known + 1) / share))
             same = view.same(lambda x, name=name, value=value: (x.fields.get(name) or "") == value)
-            own = leant(same, view.weight, self.chosen.name_own[i], share)
-            terms[f"{name}_own"] = departs(p, math.log(share / own))
-            apart[f"{name}_own"] = departs(0.5, math.log(share / own))
+            own = backed_off(same, view.weight, self.chosen.name_own[i], share)
+            terms[f"{name}_own"] = departure(p, math.log(share / own))
+            log_ratios[f"{name}_own"] = departure(0.5, math.log(share / own))
         for name in self.numbers:
             value = t.fields.get(name)
             absent = sum(x.fields.get(name) is None for x in self.transactions) / len(self.transactions)
             if value is None:
-                terms[name] = departs(p, math.log(0.1 / max(absent, 0.01)))
+                terms[name] = departure(p, math.log(0.1 / max(absent, 0.01)))
             else:
                 density = max(1 - absent, 0.01) * self.number_density(name, value)
-                terms[name] = departs(p, -math.log(density * self.axes.number_reach[name]))
-        return terms, apart
+                terms[name] = departure(p, -math.log(density * self.axes.number_reach[name]))
+        return terms, log_ratios
 
-    def _money_and_place(self, view, t, terms, apart):
+    def _money_and_place(self, view, t, terms, log_ratios):
         s, c, u = self.settings, self.chosen, math.log1p(t.amount)
         normal = self.amount_density(t)
         terms["amount"] = cell(u) * CELL - math.log(normal) - self.axes.amount_scale
         share = c.usual_share * view.usual_weight / (view.usual_weight + c.usual_strength)
         own = (1 - share) * normal + share * self.usual_density(self.innovation(view))
-        apart["amount_own"] = math.log(normal / own)
-        terms["amount_own"] = departs(s.amount_departure, apart["amount_own"])
+        log_ratios["amount_own"] = math.log(normal / own)
+        terms["amount_own"] = departure(s.amount_departure, log_ratios["amount_own"])
         in_category, at_merchant = self.place_shares(t)
         known = len(self.axes.categories)
         terms["category"] = -math.log(in_category * (known + 1))
         terms["merchant"] = -math.log(at_merchant * (len(self.axes.pairs) + 1) / (known + 1))
         place = in_category * at_merchant
-        apart["place_own"] = math.log(place / leant(view.at_place, view.weight, c.own_place_strength, place))
-        terms["place_own"] = departs(s.departure, apart["place_own"])
+        log_ratios["place_own"] = math.log(place / backed_off(view.at_place, view.weight, c.own_place_strength, place))
+        terms["place_own"] = departure(s.departure, log_ratios["place_own"])
         beyond = max(view.at_place - s.settled, 0) / view.at_place if view.at_place else 0.0
-        own = leant(view.alike * beyond, view.weight, c.own_place_strength, place * normal)
+        own = backed_off(view.alike * beyond, view.weight, c.own_place_strength, place * normal)
         terms["habit"] = -max(math.log(own / (place * normal)), 0.0)
 
-    def _clock_and_pace(self, view, terms, apart):
+    def _clock_and_pace(self, view, terms, log_ratios):
         p = self.settings.departure
         terms |= dict.fromkeys(("hour", "hour_own", "weekday", "gap", "count_hour", "count_day"), 0.0)
         if view.hour is not None:
             normal = self.hour_density(view.hour)
-            terms["hour"] = departs(p, -math.log(normal * 24))
-            own = leant(view.at_hour, view.hour_weight, self.chosen.own_hour_strength, normal)
-            terms["hour_own"] = departs(p, math.log(normal / own))
-            apart["hour_own"] = departs(0.5, math.log(normal / own))
-            terms["weekday"] = departs(p, -math.log(7 * self.weekday_share(view.weekday)))
+            terms["hour"] = departure(p, -math.log(normal * 24))
+            own = backed_off(view.at_hour, view.hour_weight, self.chosen.own_hour_strength, normal)
+            terms["hour_own"] = departure(p, math.log(normal / own))
+            log_ratios["hour_own"] = departure(0.5, math.log(normal / own))
+            terms["weekday"] = departure(p, -math.log(7 * self.weekday_share(view.weekday)))
         if view.gap is None:
             return
-        terms["gap"] = departs(p, -math.log(self.gap_share(view.rate, view.gap) * self.axes.octaves))
+        terms["gap"] = departure(p, -math.log(self.gap_share(view.rate, view.gap) * self.axes.octaves))
         if view.hour is not None:
             for span, count in (("hour", view.in_hour), ("day", view.in_day)):
                 share = self.count_share(f"in_{span}", view.rate, count)
-                terms[f"count_{span}"] = departs(p, math.log((25 - count) / 25 / share))
+                terms[f"count_{span}"] = departure(p, math.log((25 - count) / 25 / share))
 
 
 def takeover(others, cap, drift):
@@ -519,14 +519,14 @@ def best_swap_gain(distances, medoids):
     return best
 
 
-# --- What verdicts teach: laws as densities, trees as nested nodes, records as dicts ------------------------------
+# --- Learning from verdicts: plain densities, trees as nested nodes, fraud rates as dicts -------------------------
 
 LATELY = (1.0, 5.0, 20.0)
 HALF_LIVES = (1.0, 2.0, 5.0, 20.0, 60.0)
 
 
-def law_of_fraud(p, normal, diffuse, found, frauds, worth=24.0):
-    """``log F / N``: the prior law of fraud, worth some frauds, and the law of those that were found."""
+def fraud_log_ratio(p, normal, diffuse, found, frauds, worth=24.0):
+    """``log F / N`` where F is made of the prior density, worth some frauds, and the density of known frauds."""
     prior = (1 - p) * normal + p * diffuse
     return math.log((worth * prior + frauds * found) / (worth + frauds) / normal)
 
@@ -534,7 +534,7 @@ def law_of_fraud(p, normal, diffuse, found, frauds, worth=24.0):
 def attributed(weights, trees, term_of, inputs, count):
     """What each term counts for. A tree is a node: a value, and where it goes on a feature, a threshold and two nodes.
 
-    What a step changes in the tree's value belongs to the term of the feature that was asked for.
+    The change of the value in a step belongs to the term of the feature of that node.
     """
     terms = [w * x for w, x in zip(weights, inputs, strict=False)]
     terms += [0.0] * (count - len(terms))
@@ -568,18 +568,18 @@ def lately(past, t, axes, settings, calendar):
     ]
 
 
-class Notes:
-    """What a notebook counts, from scratch at every lesson; days are its unit of time.
+class LabelCounts:
+    """The counts of a label buffer, from scratch at every model update; days are its unit of time.
 
-    ``entered`` says of each transaction that is known what it is, since which lesson, and how stale it was then.
+    ``entered`` gives each counted transaction its label, the update it was counted in, and how stale it was then.
     """
 
     def __init__(self, delay, standing):
         self.delay, self.standing = delay, standing
-        self.lesson, self.prompt = 0, None
+        self.update, self.prompt = 0, None
         self.transactions, self.verdicts = {}, {}
         self.entered = {}
-        self.began = {}  # of accounts: the lesson of their first fraud
+        self.began = {}  # of accounts: the update of their first fraud
 
     def see(self, transactions):
         self.transactions |= {(t.account, t.id): t for t in transactions}
@@ -589,7 +589,7 @@ class Notes:
             self.verdicts.setdefault(v.key, []).append(v)
 
     def learn(self, moment):
-        self.lesson += 1
+        self.update += 1
         for account in [*self.began]:
             if self.count(lambda t, account=account: t.account == account, 60.0, self.began[account])[1] <= 0.01:
                 del self.began[account]
@@ -599,7 +599,7 @@ class Notes:
                 judged[key] = self.standing(self.verdicts[key]).label
             elif t.time <= moment - self.delay:
                 silent[key] = "silent"
-        for now in (judged, silent):  # what was judged comes first
+        for now in (judged, silent):  # those with a verdict come first
             changed = {key: label for key, label in now.items() if self.entered.get(key, (None,))[0] != label}
             for key in changed:
                 self.entered.pop(key, None)
@@ -611,16 +611,16 @@ class Notes:
                 self.prompt = fifth if self.prompt is None else 0.9 * self.prompt + 0.1 * fifth
             for key, label in changed.items():
                 late = 0.0 if self.prompt is None else max(ages[key] - self.prompt, 0.0)
-                self.entered[key] = (label, self.lesson, late if late >= 1.0 else 0.0)
+                self.entered[key] = (label, self.update, late if late >= 1.0 else 0.0)
                 if label == "fraud":
-                    self.began.setdefault(key[0], self.lesson)
+                    self.began.setdefault(key[0], self.update)
 
     def count(self, is_there, life, since=0):
         """Frauds and all transactions, faded."""
         frauds = total = 0.0
-        for key, (label, lesson, stale) in self.entered.items():
-            if lesson >= since and is_there(self.transactions[key]):
-                left = 0.5 ** ((self.lesson - lesson + stale) / life)
+        for key, (label, update, stale) in self.entered.items():
+            if update >= since and is_there(self.transactions[key]):
+                left = 0.5 ** ((self.update - update + stale) / life)
                 frauds += left * (label == "fraud")
                 total += left
         return frauds, total

@@ -243,7 +243,7 @@ def test_a_column_that_appears_half_way(normal):
 
 
 def test_a_number_that_only_one_fold_has(normal):
-    """Then the other folds' laws have never seen one: rates are finite all the same."""
+    """Then the other folds' densities have never seen one: rates are finite all the same."""
     rows = [replace(t, fields={"distance": float(i)} if t.account == "a0" else {}) for i, t in enumerate(normal)]
     model = fit(rows, BOTH)
     assert np.isfinite(model.tails["evidence"].knots).all()

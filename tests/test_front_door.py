@@ -20,7 +20,7 @@ def start(*arguments, code=RUN, **options):
 
 
 def wait_for_the_door(process):
-    """Until the front door has taken over the signals: a process that catches SIGTERM is past Python's own start."""
+    """Until the entry point has taken over the signals: a process that catches SIGTERM is past Python's own start."""
     while process.poll() is None:
         caught = re.search(r"SigCgt:\s*([0-9a-f]+)", Path(f"/proc/{process.pid}/status").read_text())
         if caught and int(caught[1], 16) >> (signal.SIGTERM - 1) & 1:

@@ -147,7 +147,7 @@ UNLIKELY = {(("replay",), "--state"), (("alerts",), "--account")}
 )
 @given(chance=st.integers(0, 2**32).map(random.Random))
 def test_whatever_is_typed_ends_in_a_sentence(places, tmp_path_factory, path, chance):
-    """Chance draws the words, not hypothesis: it would stay near what it has tried, and these lie far apart."""
+    """Chance draws the words, not hypothesis: it would stay near what it has tried, and these are far apart."""
     options = COMMANDS[path]
     arguments = [*path, *ALWAYS.get(path, [])]
     names = sorted(p.name for p in places.iterdir())

@@ -1,4 +1,4 @@
-"""Every output goes through one door: plain files whole or not at all, links followed, pipes written to."""
+"""How every output is written: plain files whole or not at all, links followed, pipes written to."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""READMEs are promises: their examples run, their commands, options, rooms and links exist, the first is short."""
+"""READMEs are promises: their examples run, their commands, options, packages and links exist, the first is short."""
 
 import re
 from pathlib import Path
@@ -131,7 +131,7 @@ def test_every_room_exists(page):
 
 
 def test_every_room_is_on_the_map():
-    """Of the engine; the other rooms are a line each."""
+    """Of the engine; the other packages are a line each."""
     maps = README + TEXTS["stream_ccsd/README.md"]
     for place in (ROOT / "stream_ccsd").iterdir():
         if place.suffix == ".py" and not place.name.startswith("__"):

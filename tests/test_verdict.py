@@ -20,7 +20,7 @@ VERDICTS = st.builds(Verdict, TEXTS, TEXTS, st.sampled_from(FINDINGS), TEXTS, NU
 SAID = {"transaction": "x7", "account": "C1", "verdict": "fraud", "who": "ann", "time": 12.5}
 
 
-def told(stands):
+def outcome(stands):
     """All that a standing says."""
     return stands.label, stands.disputed, stands.words, stands.verdict, stands.at, stands.sides
 
@@ -101,13 +101,13 @@ SOME = st.lists(
 @given(SOME.filter(lambda some: len({v.time for v in some}) == len(some)), st.randoms(use_true_random=False))
 def test_the_order_of_arrival_does_not_matter_where_times_differ(some, chance):
     other = chance.sample(some, len(some))
-    assert told(effective_verdict(other)) == told(effective_verdict(some))
+    assert outcome(effective_verdict(other)) == outcome(effective_verdict(some))
 
 
 @given(SOME, st.randoms(use_true_random=False))
 def test_doubled_verdicts_change_nothing(some, chance):
     doubled = [*some, *chance.choices(some, k=5)]
-    assert told(effective_verdict(doubled)) == told(effective_verdict(some))
+    assert outcome(effective_verdict(doubled)) == outcome(effective_verdict(some))
 
 
 @given(SOME)

@@ -1,1 +1,1 @@
-"""From scores to alerts: where the line is (``threshold``), when it counts (``policy``), and why (``reasons``)."""
+"""From scores to alerts: the threshold and when it counts (``policy``), and the reasons (``alert``, ``sentences``)."""

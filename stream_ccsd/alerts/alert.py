@@ -17,18 +17,18 @@ from stream_ccsd.scores import COMPILED, EVIDENCE, FUSED, TAKEOVER
 from stream_ccsd.scores import scores as all_scores
 from stream_ccsd.transaction import Transaction
 
-# Rarity from which on a takeover is worth a sentence, also where something else raised the alert: 1 in 20.
+# From this rarity on a takeover has a sentence, also where something else raised the alert: 1 in 20.
 _NOTABLE = 3.0
 _TAKEOVER = COMPILED[TAKEOVER].name
 
 
 EXPLORATION = "exploration"
-"""What an alert was raised by that nothing speaks for: drawn at random, to learn from."""
+"""Raises alerts that no score speaks for: they are drawn at random, to learn from."""
 
 
 @dataclass(frozen=True)
 class Reason:
-    """One additive part of a score, in nats, what it says, and the term or score it is of."""
+    """One additive part of a score, in nats, with its sentence and the term or score it is part of."""
 
     nats: float
     text: str
@@ -46,7 +46,7 @@ class Regime:
 
 @dataclass(frozen=True)
 class DensityCurves:
-    """Both laws of abs(Δz) on a common axis, for a plot; empty before an account has windows to compare."""
+    """Both densities of abs(Δz) on a common axis, for a plot; empty before an account has windows to compare."""
 
     change: list[float]
     account: list[float]
@@ -67,7 +67,7 @@ class Alert:
     merchant: str
     fields: dict[str, str | float | None]  # declared ones
     score_name: str
-    raised_by: str  # the score behind it: of those that join, the rarest
+    raised_by: str  # the score that raised it: of those that join, the rarest
     score: float  # rarity of the score, -log(tail rate), in nats
     threshold: float
     tail_rate: float
@@ -87,17 +87,17 @@ class Alert:
 
     @property
     def best_reason(self) -> Reason:
-        """The weightiest of the score that raised it."""
+        """The largest reason of the score that raised it."""
         of_takeover = [reason for reason in self.reasons if reason.term == _TAKEOVER]
         others = [reason for reason in self.reasons if reason.term not in ("", _TAKEOVER)]
         return ((of_takeover if self.raised_by == _TAKEOVER else []) or others or self.reasons)[0]
 
     @property
     def expected_loss(self) -> float:
-        """To rank alerts by, in nats: what speaks for fraud, and how much money is at stake.
+        """To rank alerts by, in nats: the evidence for fraud, and how much money is at stake.
 
-        It orders alerts as their expected losses would while fraud is unlikely, and is none: how common fraud is nobody
-        has said, so there is no probability to multiply the amount by.
+        It orders alerts as their expected losses would while fraud is unlikely. It is not an expected loss, because how
+        common fraud is is not known: there is no probability to multiply the amount by.
         """
         return (self.scores["evidence"] or 0.0) + math.log1p(self.amount)
 
@@ -113,7 +113,7 @@ class Alert:
 def make_alert(
     model: Model, transaction: Transaction, batch: Batch, i: int, scores: dict[str, float | None], threshold: float
 ) -> Alert:
-    """The alert of a transaction from its row of what compiled code said, and all its scores by name."""
+    """The alert of a transaction, from its row of compiled outputs and all its scores by name."""
     out, background = batch.outputs[i], batch.backgrounds[i]
     previous = float(out["previous_maximum"])
     regime = int(out["regime"])
@@ -160,7 +160,7 @@ def _raised_by(model: Model, out: Any) -> str:
 def _reasons(
     model: Model, transaction: Transaction, batch: Batch, i: int, scores: dict[str, float | None]
 ) -> list[Reason]:
-    """What each score has to say, the weightiest first."""
+    """The reasons of each score, the largest first."""
     said = explain_evidence(model, transaction, batch, i)
     if not said:
         said = [

@@ -1,6 +1,7 @@
-"""When an account's running maximum becomes an alert.
+"""The alert threshold, and when an account's running maximum becomes an alert.
 
-Where the line between quiet and alert lies: by budget without labels, or by F1 with them.
+The threshold follows from an alert budget where there are no labels, or maximises F1 where there are. The policy then
+adds cooldown, margin, the cap on alerts in an interval, and the share of alerts that is drawn at random.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from stream_ccsd.numerics.arrays import FloatArray
 from stream_ccsd.numerics.compiling import compiled, inner
 from stream_ccsd.settings import Settings
 
-# What became of a score that reached the threshold, kept in each answer's flags.
+# The outcome of a score that reached the threshold; each answer keeps it.
 QUIET, ALERTED, HELD_BACK = 0, 1, 2
 
 
@@ -60,10 +61,10 @@ def checked_share(explore: float) -> float:
 
 @inner()
 def decide(policy: Policy, account: Any, score: float, time: float, cap: FloatArray) -> int:
-    """Whether this score, already entered in the account's maximum, is an alert; updates account and cap if so.
+    """Whether this score, which the account's maximum already includes, is an alert; updates account and cap if so.
 
     A first alert needs the threshold; a further one a score above the last alert's by the margin, after the cool-down.
-    A transaction is only ever alerted for its own score: what rose during a cool-down shows in the account's maximum.
+    A transaction is only ever alerted for its own score. What rose during a cool-down shows in the account's maximum.
     ``cap`` holds the current interval and the alerts in it; an alert over the cap is held back, and the account may
     alert with its next transaction that qualifies.
     """
@@ -88,13 +89,13 @@ def decide(policy: Policy, account: Any, score: float, time: float, cap: FloatAr
 
 @inner()
 def explores(policy: Policy, identity: Any) -> bool:
-    """Whether a transaction is looked at to learn, drawn by its hashed id: the same in every process."""
+    """Whether a transaction is drawn for exploration, by its hashed id: the same in every process."""
     return policy.explored > 0.0 and float(identity) * 2.0**-64 < policy.explored
 
 
 @compiled()
 def enter_score(account: Any, score: float) -> float:
-    """Enter a score among the account's highest; returns the maximum before."""
+    """Add a score to the account's highest; returns the maximum before."""
     before = account.top[0]
     for i in range(TOP):
         if score > account.top[i]:
@@ -141,7 +142,7 @@ def threshold_by_f1(scores: ArrayLike, labels: ArrayLike) -> float:
     order = np.argsort(-score, kind="stable")
     hits = np.cumsum(label[order])
     f1 = 2 * hits / (np.arange(1, len(score) + 1) + label.sum())
-    # Equal scores are taken together: only the last of a run is a possible line.
+    # Equal scores are taken together: only the last of a run is a possible threshold.
     last_of_run = np.append(np.diff(score[order]) != 0, True)
     best = int(np.argmax(np.where(last_of_run, f1, -1.0)))
     return float(score[order][best])

@@ -1,4 +1,4 @@
-"""What a term of the evidence says, in words an investigator would use."""
+"""Terms of the evidence in the words that an investigator would use."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ from stream_ccsd.transaction import Transaction, identity
 ANYONE = "fit anyone better than this account"
 """How the sentence of a takeover ends."""
 
-_LEAST = 0.05  # nats: what is less says nothing
+_LEAST = 0.05  # nats: smaller terms have no sentence
 REST = ("everything else about it, taken together", "nothing about it stands out by itself")
-"""What is said of all that has no sentence of its own: beside others, and alone."""
-_ENOUGH = 50.0  # transactions of a category that people can be told about it
+"""The sentence for all terms that have none of their own: beside others, and alone."""
+_ENOUGH = 50.0  # transactions of a category from which on a sentence may be about it
 _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -69,7 +69,7 @@ def one_in(rate: float) -> str:
 
 
 def takeover_sentence(run: int) -> str:
-    """What the takeover score says after so many transactions.
+    """The sentence of the takeover score after so many transactions.
 
     >>> takeover_sentence(9)
     'the last nine transactions fit anyone better than this account'
@@ -80,9 +80,9 @@ def takeover_sentence(run: int) -> str:
 
 
 def explain_evidence(model: Model, transaction: Transaction, batch: Batch, i: int) -> list[tuple[float, str, str]]:
-    """The terms that speak for fraud, each with its sentence and name, and all others as one: the evidence in parts.
+    """The parts of the evidence: each term that speaks for fraud, with its sentence and name, and all others as one.
 
-    Nothing where the view of the transaction is no longer kept. They come from the view that the account remembers,
+    Empty where the view of the transaction is no longer kept. The parts come from the view that the account keeps,
     rounded as it is there, so that a repeated alert says the same.
     """
     background = batch.backgrounds[i]
@@ -107,14 +107,14 @@ def _remembered_terms(model: Model, batch: Batch, i: int, view: FloatArray) -> l
 
 
 def _learnt_terms(batch: Batch, i: int) -> list[float]:
-    """As they were scored; of a repeated alert there are none: what was learnt may have changed since."""
+    """As they were scored. A repeated alert has none, because the model may have been updated since."""
     values: list[float] = batch.terms[i].tolist()
     return values if STATUSES[int(batch.outputs[i]["status"])].entered else [0.0] * len(values)
 
 
 @dataclass(frozen=True)
 class _Case:
-    """A transaction, and what its account's past says about it."""
+    """A transaction, and the view of its account's past."""
 
     model: Model
     transaction: Transaction
@@ -218,7 +218,7 @@ class _Case:
         return "what this account did in the last days, taken together, looks like fraud that was found before"
 
     def _record(self, name: str) -> str:
-        """What verdicts say about a value: how often there was fraud, against everywhere."""
+        """The fraud rate of a value, against the rate everywhere."""
         learnt, fields = self.model.learnt, rated_fields(self.model.settings.declared)
         value = getattr(self.transaction, name, None) if name in NAMED_RECORDS else self.transaction.fields.get(name)
         what = "this account" if name == "account" else f"{name} {value!r}" if value else f"no {name}"
@@ -301,7 +301,7 @@ _SENTENCES: dict[str, Callable[[_Case], str]] = {
     "gap": _Case.gap,
     "count_hour": _Case.count_hour,
     "count_day": _Case.count_day,
-    # Without verdicts a habit never speaks for fraud, and nothing is said of the last days.
+    # Without verdicts a habit is never evidence for fraud, and the last days have no term.
     "habit": _Case.habit,
     LATELY_TERM: _Case.lately,
 }
@@ -313,7 +313,7 @@ def _place(keys: AnyArray, wanted: int) -> int:
 
 
 def _upper_share(cells: AnyArray, weight: FloatArray, cell: int) -> float:
-    """Share of a law's transactions that lie in this cell or above."""
+    """Share of a density's transactions that lie in this cell or above."""
     return float(weight[int(np.searchsorted(cells, cell)) :].sum()) / max(float(weight.sum()), 1e-9)
 
 

@@ -1,1 +1,1 @@
-"""What all commands share: how they are found, how they take options, show results and end."""
+"""What all commands share: how they are found, take options, show results and end."""

@@ -1,6 +1,7 @@
 """Commands whose options are the fields of a dataclass: each is declared once, and they arrive as one object.
 
-Declared fields and the mapping of columns, which several packages' commands take.
+The options for declared fields and for the mapping of columns are here too, because several packages' commands take
+them.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typer.core import TyperCommand
 class Flags:
     """Annotates a parameter that gets a dict of those settings of a dataclass that were given as flags.
 
-    For settings that may also come from elsewhere: a flag that was not given says nothing about them.
+    For settings that may also come from elsewhere: a flag that was not given leaves them as they are.
     """
 
     settings: type
@@ -98,7 +99,7 @@ def _options(kind: Any) -> list[Parameter]:
 
 
 def _flag(option: Parameter) -> Parameter:
-    """The option of a setting: None if it is not given, its default told in the help."""
+    """The option of a setting: None if it is not given, with its default in the help."""
     kind, declared = get_args(option.annotation)
     inner = next((part for part in get_args(kind) if get_origin(part) is Literal), kind)
     declared = copy(declared)

@@ -1,6 +1,6 @@
-"""The ``stream-ccsd`` command.
+"""The ``stream-ccsd`` command: finds its subcommands and runs one.
 
-Which commands there are: packages bring their own, as entry points of the group ``stream_ccsd.commands``.
+Packages bring subcommands of their own, as entry points of the group ``stream_ccsd.commands``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from stream_ccsd.errors import StreamCcsdError
 
 GROUP = "stream_ccsd.commands"
 _PROJECT = "stream-ccsd"
-# In the order in which people need them; what other packages bring follows by name.
+# In the order in which people need them; commands of other packages follow by name.
 _ORDER = (
     *("replay", "fit", "simulate", "alerts", "explain", "verdict", "verdicts", "budget", "audit", "watch"),
     *("compare", "models", "learn", "worker", "evaluate", "bench"),
@@ -144,7 +144,7 @@ def _end(number: int, frame: Any) -> None:
 
 
 def _explained(error: Exception) -> tuple[str, int]:
-    """What to say of an error, and the exit code."""
+    """The message for an error, and the exit code."""
     if isinstance(error, StreamCcsdError):
         return str(error), 1
     if isinstance(error, MemoryError):

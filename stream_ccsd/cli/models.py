@@ -21,7 +21,7 @@ app = typer.Typer(
 _FOLDER = typer.Option("--in", metavar="FOLDER", help="Folder of model versions, each a model directory.")
 FolderOption = Annotated[Path, _FOLDER]
 VersionArgument = Annotated[str, typer.Argument(metavar="VERSION", help="Its name, its number or the model's version.")]
-# Facts that say what a model was made from, where there is room for few.
+# Facts that say what a model was made from, where only a few fit.
 _MADE_FROM = ("accounts", "transactions")
 
 
@@ -86,7 +86,7 @@ def rollback(folder: FolderOption, json_target: JsonOption = None) -> None:
 
 
 def _known(folder: Path) -> Path:
-    """Nothing is to be made where somebody mistyped a name."""
+    """An existing folder, because a mistyped name must not make one."""
     from stream_ccsd.model.registry import is_registry
 
     if not is_registry(folder):
@@ -145,7 +145,7 @@ def _show(console: Console, result: dict[str, Any]) -> None:
 
 
 def _said(facts: Any) -> str:
-    """Facts by name, whatever they are; lists and what is nested are for --json."""
+    """Plain facts by name; lists and nested values are only in --json."""
     if not isinstance(facts, dict):
         return str(facts)
     plain = {name: value for name, value in facts.items() if isinstance(value, str | int | float | bool)}

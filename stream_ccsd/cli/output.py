@@ -1,8 +1,6 @@
-"""What all commands share: machine-readable results, and progress that keeps out of the way.
+"""What commands write and how they end: consoles, tables, progress bars, JSON, exported rows, signals, exit codes.
 
-How long commands are asked to stop, and the exit codes that say how they ended.
-
-Rows for other programs: lines of JSON, CSV, Parquet.
+Exported rows are JSON lines, CSV or Parquet, for other programs to read.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ JsonOption = Annotated[
 
 
 class Advance(Protocol):
-    """Tells a bar how far the work is, and what else there is to say."""
+    """Reports to a progress bar how far the work is, with an optional note."""
 
     def __call__(self, done: int, total: int, note: str | None = None) -> None:
         """Without a note, the bar says how many of how many."""
 
 
 def check_target(target: str | None) -> None:
-    """Refuse a place for the result that cannot be written before hours of work, not after."""
+    """Refuse a path for the result that cannot be written, before hours of work and not after."""
     if target is not None and target != "-":
         if not target:
             raise StreamCcsdError("cannot write to '': name a file for the result, or - for standard output")
@@ -46,7 +44,7 @@ def check_target(target: str | None) -> None:
 
 
 def emit(result: dict[str, Any], target: str | None, show: Callable[[Console, dict[str, Any]], None]) -> None:
-    """Show the result to a person, or write it for a machine: to a file, or alone on standard output."""
+    """Show the result to a person, or write it as JSON: to a file, or alone on standard output."""
     if target == "-":
         typer.echo(json.dumps(result, indent=2))
         return
@@ -56,9 +54,9 @@ def emit(result: dict[str, Any], target: str | None, show: Callable[[Console, di
 
 
 def make_console(stderr: bool = False) -> Console:
-    """The one way to make a console: ``:bomb:`` in somebody's name is a name, not a picture.
+    """A console without emoji codes: ``:bomb:`` in a name is a name, not a picture. All consoles are made here.
 
-    Texts from outside are still to be escaped, since ``[bold]`` is markup.
+    Texts from outside still have to be escaped, because ``[bold]`` is markup.
     """
     return Console(stderr=stderr, emoji=False)
 
@@ -66,8 +64,8 @@ def make_console(stderr: bool = False) -> Console:
 def plain_table(title: str, texts: Iterable[str] = (), numbers: Iterable[str] = (), last: Iterable[str] = ()) -> Table:
     """A table without borders: it fits 80 columns and survives being pasted into a message.
 
-    Columns of numbers, between the texts before and the ``last`` texts behind them, are never cut or broken: where
-    there is too little room, texts are folded.
+    Columns of numbers, between the texts before and the ``last`` texts behind them, are never cut or broken. Where
+    space is short, texts are folded.
     """
     table = Table(title=title, title_justify="left", box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for column in texts:
@@ -81,7 +79,7 @@ def plain_table(title: str, texts: Iterable[str] = (), numbers: Iterable[str] = 
 
 @contextmanager
 def progress_bar(console: Console | None = None) -> Iterator[Callable[[str], Advance]]:
-    """A bar, silent when not on a terminal; gives a maker of progress callbacks.
+    """A progress bar, silent when not on a terminal; yields a function that makes progress callbacks.
 
     On standard error, unless something else is printed meanwhile: then it must share that console.
     """
@@ -92,7 +90,7 @@ def progress_bar(console: Console | None = None) -> Iterator[Callable[[str], Adv
         TextColumn("{task.fields[note]}"),
         TimeRemainingColumn(),
     )
-    # Steps may take minutes: the time left is told from the last hour's, not from the last half minute's.
+    # Steps may take minutes: the time left is estimated from the last hour, not from the last half minute.
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal, speed_estimate_period=3600
     ) as bar:
@@ -114,7 +112,7 @@ DEAD_LETTERS, STOPPED = 3, 130
 
 @contextmanager
 def stoppable() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or a wish to terminate came; a second one ends the process at once."""
+    """Whether Ctrl-C or SIGTERM came; a second one ends the process at once."""
     asked = False
 
     def note(number: int, frame: Any) -> None:
@@ -134,7 +132,7 @@ def stoppable() -> Iterator[Callable[[], bool]]:
 Rows = list[dict[str, Any]]
 STYLES = ("table", "json", "csv", "parquet")
 
-# What a spreadsheet takes for the beginning of a formula.
+# Characters with which a formula begins in a spreadsheet.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 _LINE_END = "\r\n"
 
@@ -152,9 +150,9 @@ def check_style(style: str, out: Path | None) -> None:
 def export(
     rows: Rows, style: str, out: Path | None, columns: Sequence[str], kinds: Mapping[str, Collection[str]]
 ) -> None:
-    """Write rows to standard output or to a file; a table there has its columns apart by tabs.
+    """Write rows to standard output or to a file; columns of a table are separated by tabs.
 
-    ``kinds`` names the columns that are no texts: those of ``int64``, ``float64`` and ``bool_``.
+    ``kinds`` names the columns that are not text: those of ``int64``, ``float64`` and ``bool_``.
     """
     if out is None:
         typer.echo(text_of(rows, style, columns), nl=False)
@@ -163,11 +161,11 @@ def export(
 
 
 def text_of(rows: Rows, style: str, columns: Sequence[str]) -> str:
-    """Rows as a text: a line of JSON each, CSV, or a table with its columns apart by tabs."""
+    """Rows as text: a line of JSON each, CSV, or a table with columns separated by tabs."""
     if style == "json":
         return "".join(json.dumps(row) + "\n" for row in rows)
     lines: list[str] = []
-    # A line ends with both characters for the writer, which quotes texts with either: one alone begins a new row, too.
+    # Lines end with both characters, so that the writer quotes texts with either: one alone begins a new row, too.
     sink = SimpleNamespace(write=lines.append)
     writer = csv.writer(sink, delimiter="\t" if style == "table" else ",", lineterminator=_LINE_END)
     writer.writerow([*map(_defused, columns)])
@@ -176,7 +174,7 @@ def text_of(rows: Rows, style: str, columns: Sequence[str]) -> str:
 
 
 def _defused(value: Any) -> Any:
-    """A text that a spreadsheet shows and does not run; numbers stay as they are."""
+    """A text that a spreadsheet shows and does not evaluate; numbers stay as they are."""
     return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA) else value
 
 

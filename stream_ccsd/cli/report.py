@@ -1,4 +1,4 @@
-"""A self-contained HTML page: tables to read, plots to look at. All reports are made of these."""
+"""A self-contained HTML page of tables and plots. All reports are made with it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from stream_ccsd.files import WriteError, write_whole
 # A cell that is a number, a list of them like "3 / 1 / 2", or nothing.
 _NUMBER = re.compile(r"[-+0-9.,%e/ ]*")
 
-# Digits of a time on an axis that still leave room for as many labels as usual.
+# Times on an axis with more digits than this need fewer labels.
 _SHORT_LABEL = 6
 
 RED, BLUE, GREY, GREEN = "#b2182b", "#2166ac", "#777777", "#1b7837"
@@ -103,7 +103,7 @@ def drawn(figure: Any, kind: str = "png") -> bytes:
     """The figure as a file of that kind: png, svg or pdf."""
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # Names may be in any script. What the font does not have is drawn as boxes, and nobody needs to be told.
+        # Names may be in any script. Characters that the font does not have are drawn as boxes, without a warning.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(buffer, format=kind, dpi=110)
     return buffer.getvalue()

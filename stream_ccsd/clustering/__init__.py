@@ -1,9 +1,9 @@
 """Clusters of series around medoids, by their divergence or by any distance given as a matrix.
 
-``medoids`` finds k medoids in a distance matrix; ``geometry`` makes distances of divergences; ``outputs`` says what
-of a series is compared (its value, its slope, or both); ``bandwidths`` are the grid to choose among, and
-``selection`` chooses without labels, by how partitions agree (``agreement``); ``series`` clusters any number of them;
-``estimator`` puts all that behind scikit-learn's fit and predict.
+``medoids`` finds k medoids in a distance matrix, and turns divergences into distances. ``bandwidths`` says what of a
+series is compared (its value, its slope, or both), and makes the grid of bandwidths to choose from. ``selection``
+chooses among them without labels. ``series`` clusters any number of series. ``estimator`` puts all of it behind
+scikit-learn's ``fit`` and ``predict``.
 """
 
 from stream_ccsd.clustering.bandwidths import Output, slope, standardised

@@ -1,6 +1,7 @@
-"""The grid of bandwidths to choose among, and the divergence of all pairs at each of its points.
+"""What of a series is compared, and the grid of bandwidths to choose from.
 
-What of a series is compared: its value, its slope, or both.
+The output is a series' value, its slope, or both. :class:`DivergenceMatrices` computes the divergence of all pairs at
+each point of the grid.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ def standardised(series: FloatArray) -> FloatArray:
 def slope(series: FloatArray) -> FloatArray:
     """The change per time around each value, from its neighbours in time, standardised as values are.
 
-    Across a gap the neighbours are further apart; a series of one value has slope 0.
+    Across a gap the neighbours are more distant in time; a series of one value has slope 0.
 
     >>> slope(np.array([[0.0, 1.0, 2.0, np.nan, 2.0, 1.0]])).round(3)
     array([[ 0.931,  0.931,  0.543,    nan, -1.009, -1.397]])
@@ -101,7 +102,7 @@ _RANK_SAMPLE = 8
 
 @dataclass(frozen=True)
 class Bandwidths:
-    """What is compared and how finely: ``tau`` in steps or as a share of the length, ``sigma`` a compared part."""
+    """What is compared, and the bandwidths: ``tau`` in steps or as a share of the length, ``sigma`` a compared part."""
 
     output: Output
     tau: float
@@ -109,7 +110,7 @@ class Bandwidths:
     slope_sigma: float | None = None
 
     def parts(self) -> tuple[Bandwidths, ...]:
-        """Value and slope apart, where both are compared and added."""
+        """Value and slope separately, where both are compared and added."""
         if self.output != "both":
             return (self,)
         return replace(self, output="value", slope_sigma=None), replace(self, output="slope", sigma=None)

@@ -51,7 +51,7 @@ class DivergenceKMedoids(ClusterMixin, TransformerMixin, BaseEstimator):  # type
         Bandwidth of what is compared, a pair for ``both`` and ``vector``; None: chosen likewise.
     criterion
         What bandwidths are chosen by: ``agreement``, the partition that agrees most with those at all other bandwidths,
-        ``silhouette``, the clusters that lie apart the most, or ``both``, the sum of its ranks by the two.
+        ``silhouette``, the clusters that are separated the most, or ``both``, the sum of its ranks by the two.
     root
         Cluster by the square root of the divergence, which near 0 is a distance where the divergence is a square.
     neighbours

@@ -1,6 +1,7 @@
 """k-medoids on a distance matrix: FasterPAM, and the alternating method of the paper's Table 1.
 
-How divergences become the distances that k-medoids adds up: their roots, along neighbours.
+:class:`Geometry` turns divergences into the distances that k-medoids adds up: their square roots, or the lengths of
+paths over nearest neighbours.
 """
 
 from __future__ import annotations
@@ -233,9 +234,9 @@ NEIGHBOURS = 5
 class Geometry:
     """Whether distances are the square roots of divergences, and along how many nearest neighbours they are measured.
 
-    Near 0 a divergence is half the square of an angle between two laws: summed as it is, few far series decide where a
-    medoid lies. And two series of one kind may be far apart but joined by others, each close to the next: the same
-    shape a little later each time. Without ``neighbours`` distances are straight.
+    Near 0 a divergence is half the square of an angle between two distributions. Summed as it is, a few distant series
+    decide where a medoid lies. Two series of one kind may be distant but joined by others, each close to the next: the
+    same shape a little later each time. Without ``neighbours`` distances are straight.
     """
 
     root: bool = True
@@ -253,7 +254,7 @@ class Geometry:
     def through(self, divergences: FloatArray, known: FloatArray) -> FloatArray:
         """Distances ``(rows, medoids)`` of new rows by way of landmarks, whose own are ``known``.
 
-        ``divergences`` is ``(rows, landmarks)``. A landmark's own row gives what is known of it.
+        ``divergences`` is ``(rows, landmarks)``. A landmark's own row gives its known distances.
         """
         straight = self.straight(divergences)
         nearest = nearest_columns(straight, self.neighbours or 1)
@@ -269,7 +270,7 @@ PLAIN = Geometry(root=False, neighbours=None)
 def path_distances(distances: FloatArray, neighbours: int) -> FloatArray:
     """Lengths of the shortest paths over the graph that joins every row to its nearest others.
 
-    Rows that no path joins are further apart than any that one joins: by the longest path, and their own distance.
+    Rows that no path joins are more distant than any that one joins: by the longest path, and their own distance.
 
     >>> line = np.array([0.0, 1.0, 2.0, 3.0, 7.0, 8.0])
     >>> path_distances(abs(line[:, None] - line), 1)[0]
@@ -282,9 +283,9 @@ def path_distances(distances: FloatArray, neighbours: int) -> FloatArray:
     lengths = np.maximum(distances[rows, nearest.ravel()], np.finfo(float).tiny)
     graph = csr_matrix((lengths, (rows, nearest.ravel())), shape=(n, n))
     paths: FloatArray = dijkstra(graph.maximum(graph.T), directed=False)
-    apart = np.isinf(paths)
-    if apart.any():
-        paths[apart] = paths[~apart].max() + np.maximum(distances, distances.T)[apart]
+    unreachable = np.isinf(paths)
+    if unreachable.any():
+        paths[unreachable] = paths[~unreachable].max() + np.maximum(distances, distances.T)[unreachable]
     np.fill_diagonal(paths, 0.0)
     return np.minimum(paths, paths.T)  # a path's sum from its other end may differ in the last digit
 

@@ -1,6 +1,7 @@
-"""Bandwidths without labels: those whose clusters lie apart, and which most other bandwidths find, too.
+"""Bandwidths chosen without labels, by the clusters that they give.
 
-How far partitions of the same rows agree, whatever their clusters are called.
+The criteria are how far the clusters are separated (silhouette), and how well a partition agrees with those at all
+other bandwidths (adjusted Rand index).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from stream_ccsd.numerics.compiling import compiled
 def adjusted_rand(partitions: ArrayLike) -> FloatArray:
     """The adjusted Rand index (Hubert and Arabie) between all pairs of partitions, one a row of cluster numbers.
 
-    1 is the same partition, 0 what chance gives; two partitions of which none tells any rows apart agree.
+    1 is the same partition, 0 what chance gives; two partitions that separate no rows at all agree.
 
     >>> adjusted_rand([[0, 0, 1, 1], [1, 1, 0, 0], [0, 1, 0, 1]])
     array([[ 1. ,  1. , -0.5],
@@ -48,17 +49,17 @@ def adjusted_rand(partitions: ArrayLike) -> FloatArray:
     return index
 
 
-# Outputs to choose among when nobody says: values alone cluster worse than slopes, or both, on most data sets.
+# Outputs to choose among by default: values alone cluster worse than slopes, or both, on most data sets.
 DEFAULT_OUTPUTS: tuple[Output, ...] = ("slope", "both")
 
 DEFAULT_GEOMETRY = Geometry()
 
-# Agreement: what is in the series shows at many bandwidths, what is in a bandwidth at few. Silhouette: clusters lie
-# apart; alone it often prefers a bandwidth that sees nothing but one odd group. Both: the sum of the two ranks.
+# Agreement: what is in the series shows at many bandwidths, what is in a bandwidth at few. Silhouette: clusters are
+# separated; alone it often prefers a bandwidth that sees nothing but one odd group. Both: the sum of the two ranks.
 Criterion = Literal["both", "agreement", "silhouette"]
 CRITERIA: tuple[Criterion, ...] = ("both", "agreement", "silhouette")
 
-# Scores equal to so many digits are equal: rounding is not to rank them.
+# Scores equal to so many digits are equal, because rounding must not rank them.
 _DIGITS = 9
 
 
@@ -88,8 +89,8 @@ def select_bandwidths(
     """Try the grid on the series, or on a random ``sample`` of them; the first of equals is kept.
 
     Every point of the grid gives a partition into ``k`` clusters. ``agreement`` chooses the one whose adjusted Rand
-    index with all others is highest in the mean, ``silhouette`` the one whose clusters lie apart the most, and ``both``
-    the one with the highest sum of its ranks by the two.
+    index with all others is highest in the mean, ``silhouette`` the one whose clusters are separated the most, and
+    ``both`` the one with the highest sum of its ranks by the two.
 
     >>> t = np.linspace(0, 6, 50)
     >>> series = np.vstack([np.sin(t + 0.1 * i) for i in range(5)] + [np.sin(2 * t + 0.1 * i) for i in range(5)])
@@ -105,21 +106,21 @@ def select_bandwidths(
     if not points:
         raise ValueError("there are no bandwidths to choose among")
     matrices = DivergenceMatrices(series, weighting=weighting)
-    partitions, apart = [], []
+    partitions, silhouettes = [], []
     for done, point in enumerate(points, start=1):
         distances = geometry.of(matrices.at(point))
         partitions.append(k_medoids(distances, k, starts=starts, seed=seed).labels)
-        apart.append(silhouette(distances, partitions[-1]))
+        silhouettes.append(silhouette(distances, partitions[-1]))
         if progress:
             progress(done, len(points))
     agreement = mean_agreement(np.array(partitions))
     scores = {
         "agreement": agreement,
-        "silhouette": np.array(apart),
-        "both": rankdata(agreement.round(_DIGITS)) + rankdata(np.round(apart, _DIGITS)),
+        "silhouette": np.array(silhouettes),
+        "both": rankdata(agreement.round(_DIGITS)) + rankdata(np.round(silhouettes, _DIGITS)),
     }[criterion]
     best = int(np.argmax(scores))
-    return Selected(points[best], float(agreement[best]), apart[best])
+    return Selected(points[best], float(agreement[best]), silhouettes[best])
 
 
 def mean_agreement(partitions: IntArray) -> FloatArray:

@@ -1,4 +1,4 @@
-"""k-medoids of series: by all pairs where there is room for them, else on samples, others by way of those."""
+"""k-medoids of any number of series: over all pairs where memory allows, else on samples (CLARA)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _BLOCK = 2000
 
 @dataclass(frozen=True)
 class Measure:
-    """How far series lie apart: the divergence at some bandwidths, and the geometry that makes distances of it."""
+    """The distance between series: the divergence at some bandwidths, and the geometry that turns it into distances."""
 
     bandwidths: Bandwidths
     weighting: Weighting = "one-sided"

@@ -1,9 +1,9 @@
-"""The conditional Cauchy-Schwarz divergence (C-CSD): how far two conditional laws ``p(y|x)`` and ``q(y|x)`` lie apart.
+"""The conditional Cauchy-Schwarz divergence (C-CSD) between two conditional distributions ``p(y|x)`` and ``q(y|x)``.
 
-Each law is known from points ``(x_i, y_i)``. Around a reference point, a Gaussian on the conditions says which
-points speak (``weights``); a kernel on the outputs says how alike two outputs are (``kernels``); three weighted sums
-of that likeness, within p, within q and across, give the divergence (``estimator``). All pairs of many series become
-one matrix product (``pairwise``) because the Gaussian is a short cosine sum (``fourier``).
+Each distribution is known from points ``(x_i, y_i)``. A Gaussian on the conditions weights the points around a
+reference point, and a kernel on the outputs says how similar two outputs are (``kernels``). Three weighted sums of that
+similarity, within p, within q and across, give the divergence (``estimator``). All pairs of many series become one
+matrix product (``pairwise``), because the Gaussian is a short cosine sum (``fourier``).
 """
 
 from stream_ccsd.divergence.embedding import cut_spectrum, effective_rank

@@ -1,10 +1,9 @@
 """Series as vectors whose dot products are Gram terms ``I_pq``.
 
-A law at a reference point is a weighted mean of Fourier features; stacked over all reference points it is one vector
-a series. The vectors come in blocks of columns, so that memory stays bounded whatever their length: the Gram matrix is
-the sum over blocks of ``(left right^T + right left^T) / 2``.
-
-How many directions a kernel matrix really has, and leaving out the ones that are only noise.
+A conditional distribution at a reference point is a weighted mean of Fourier features. Stacked over all reference
+points, it is one vector a series. The vectors come in blocks of columns, so that memory stays bounded whatever their
+length: the Gram matrix is the sum over blocks of ``(left right^T + right left^T) / 2``. Components of a spectrum that
+are only noise are left out; :func:`effective_rank` says how many a kernel matrix really has.
 """
 
 from __future__ import annotations
@@ -149,7 +148,7 @@ def shared_weights_embedding(waves: Waves, spectrum: WeightSpectrum, series: int
 
     Products of an eigenvalue and a feature weight are left out from the smallest up, as long as no Gram term can
     change by more than ``tolerance``. One-sided weights can have negative eigenvalues; those columns are kept
-    apart and subtracted.
+    separate and subtracted.
     """
     eigenvalues, vectors = spectrum.values, spectrum.vectors
     length = len(eigenvalues)

@@ -21,7 +21,7 @@ from stream_ccsd.numerics.arrays import RELATIVE_RIDGE, AnyArray, FloatArray
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Points ``(x_i, y_i)`` of one conditional law: ``n`` conditions, and for each of them an output.
+    """Points ``(x_i, y_i)`` of one conditional distribution: ``n`` conditions, and for each of them an output.
 
     Build it with :meth:`of`, which accepts vectors or tables and leaves out points with a missing value.
     """
@@ -107,7 +107,7 @@ def conditional_divergence(
         D = \tfrac12\left[\log(I_{pp}+\varepsilon) + \log(I_{qq}+\varepsilon)\right] - \log(I_{pq}+\varepsilon),
         \qquad I_{pq} = \tfrac1{n_r}\operatorname{tr}(L_{pq} A^\top B)
 
-    It is 0 when both samples describe the same conditional law, symmetric, and never negative (except
+    It is 0 when both samples describe the same conditional distribution, symmetric, and never negative (except
     ``one-sided`` or ``leave_one_out``, where no inequality forbids it and the value is given as it is).
 
     Parameters
@@ -119,7 +119,7 @@ def conditional_divergence(
     kernel
         Kernel on the outputs; by default a Gaussian with ``sigma = 1`` and an exact match of categories.
     reference
-        Points where the conditional laws are compared: by default the distinct conditions of both samples.
+        Points where the conditional distributions are compared: by default the distinct conditions of both samples.
     weighting
         ``two-sided`` (Eq. 3 of the paper) or ``one-sided`` (its Table 1); see :func:`pair_weights`.
     ridge

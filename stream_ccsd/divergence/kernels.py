@@ -1,8 +1,8 @@
-"""The kernels of the output space, in logarithms: a Gaussian on numbers times a match kernel on categories.
+"""Kernels, condition weights and bandwidths.
 
-Bandwidths from data: medians and interquartile ranges over pairs, sampled where there are too many.
-
-Weights of the condition space: how much each observed point speaks for a reference point.
+On outputs, a Gaussian on numbers times a match kernel on categories, in logarithms. On conditions, how much each
+observed point counts at a reference point. Bandwidths come from data: medians and interquartile ranges over pairs,
+sampled where there are too many.
 """
 
 from __future__ import annotations
@@ -241,8 +241,8 @@ def pair_weights(
 ) -> FloatArray:
     """Weight of each pair of observed points in a Gram term ``I_pq``; all of them sum to 1.
 
-    ``two-sided`` is ``A^T B / n_r`` of Eq. 3: both laws are smoothed towards the reference points.
-    ``one-sided`` lets the points of one law stand for themselves and smooths only the other, averaged over
+    ``two-sided`` is ``A^T B / n_r`` of Eq. 3: both distributions are smoothed towards the reference points.
+    ``one-sided`` takes the points of one distribution as they are and smooths only the other, averaged over
     both directions; that is what reproduces Table 1 of the paper. It has no reference points of its own and
     is not positive semi-definite.
     """

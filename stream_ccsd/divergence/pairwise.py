@@ -1,6 +1,6 @@
 """The divergence between all pairs of many series, as one matrix product.
 
-Gram terms of listed pairs of series by the direct double sum: the exact resort of the fast form.
+Pairs for which the product does not have the digits are computed again by the direct double sum, which is exact.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _log_terms_of_pairs(
 
 
 # Gram terms lie between 0 and 1. The product is made exact enough for terms down to this one; smaller ones, whose
-# logarithm would need more digits than the product has, are summed directly. A pair that far apart has a divergence of
+# logarithm would need more digits than the product has, are summed directly. A pair that distant has a divergence of
 # some 7 nats or more, so there are few of them at any bandwidth worth using.
 _SMALLEST_TERM = 1e-3
 

@@ -1,4 +1,4 @@
-"""Many series as one table: equal or unequal lengths, one or several values a time, missing values allowed."""
+"""Many series as one table: of equal or unequal lengths, with one or several values a time, and missing values."""
 
 from __future__ import annotations
 

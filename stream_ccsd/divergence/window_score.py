@@ -1,7 +1,7 @@
-"""The paper's window score: local law against global law in the space of changes, in O(J + L) after the search.
+"""The paper's window score: local density against global density of changes, in O(J + L) after the search.
 
-With Fourier features, the sum of all features of a law's windows, one sum for each of the four combinations of change
-flags, is all that a Gram term needs: ``I_pq = sum_rs gate[r, s] P[r] . Q[s]``. The J x J double sum never happens.
+With Fourier features, a Gram term needs only the sum of all features of a density's windows, one sum for each of the
+four combinations of change flags: ``I_pq = sum_rs gate[r, s] P[r] . Q[s]``. The J x J double sum is never computed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _LEAST_TRUSTED = 1e-300
 
 
 class ChangeDensity(NamedTuple):
-    """What the change space needs: bandwidth, gates, boosts, decay, and the library's waves on a fixed grid."""
+    """Constants of the change space: bandwidth, gates, boosts, decay, and the library's waves on a fixed grid."""
 
     sigma_y: float
     gate: FloatArray  # (4, 4), likeness of two regimes
@@ -69,7 +69,7 @@ def build_change_density(index: Index, settings: Settings, sigma_y: float) -> Ch
 
 
 class LocalDensity(NamedTuple):
-    """Room for the account's earlier windows: change, regime and weight of each."""
+    """Working memory for the account's earlier windows: change, regime and weight of each."""
 
     y: FloatArray
     regime: AnyArray  # int8
@@ -77,14 +77,14 @@ class LocalDensity(NamedTuple):
 
     @staticmethod
     def of_size(n: int) -> LocalDensity:
-        """Room for ``n`` windows."""
+        """For ``n`` windows."""
         return LocalDensity(np.empty(n), np.empty(n, np.int8), np.empty(n))
 
 
 @inner()
 def divergence_score(
     index: Index,
-    law: ChangeDensity,
+    density: ChangeDensity,
     amounts: FloatArray,
     categories: AnyArray,
     merchants: AnyArray,
@@ -97,8 +97,8 @@ def divergence_score(
     """The score of the newest window, and how many library and local windows it comes from.
 
     NaN and 0 where there is nothing to compare. ``amounts``, ``categories`` and ``merchants`` run from oldest to
-    newest; ``lags`` are the ends of the earlier windows, in transactions before the newest, rising. Both laws stand
-    in ``scratch`` and ``local`` afterwards, with weights that sum to 1.
+    newest; ``lags`` are the ends of the earlier windows, in transactions before the newest, rising. Both
+    densities are in ``scratch`` and ``local`` afterwards, with weights that sum to 1.
     """
     usable = windows_before(len(amounts), index.z.shape[1], lags)
     if usable == 0 or index.neighbours == 0:
@@ -107,7 +107,7 @@ def divergence_score(
     found = nearest(index, scratch.queries[0], categories[-1], merchants[-1], scratch)
     rows, weights = scratch.rows[:found], scratch.log_weights[:found]
     score = compare_densities(
-        index, law, amounts, categories, merchants, deviation, lags[:usable], rows, weights, local
+        index, density, amounts, categories, merchants, deviation, lags[:usable], rows, weights, local
     )
     return score, found, usable
 
@@ -137,7 +137,7 @@ def _unit(deviation: float) -> float:
 @inner()
 def compare_densities(
     index: Index,
-    law: ChangeDensity,
+    density: ChangeDensity,
     amounts: FloatArray,
     categories: AnyArray,
     merchants: AnyArray,
@@ -149,9 +149,9 @@ def compare_densities(
 ) -> float:
     """The score from the neighbours that a search has found, whose log weights become shares."""
     exact = _normalise(weights)
-    local_exact = _local_law(index, law, amounts, categories, merchants, _unit(deviation), lags, local)
+    local_exact = _local_density(index, density, amounts, categories, merchants, _unit(deviation), lags, local)
     y, regime, local_weights = local.y[: len(lags)], local.regime[: len(lags)], local.weights[: len(lags)]
-    return _compare(index, law, rows, weights, exact, y, regime, local_weights, local_exact)
+    return _compare(index, density, rows, weights, exact, y, regime, local_weights, local_exact)
 
 
 @inner()
@@ -178,9 +178,9 @@ def regime_at(categories: AnyArray, merchants: AnyArray, position: int) -> int:
 
 
 @inner()
-def _local_law(
+def _local_density(
     index: Index,
-    law: ChangeDensity,
+    density: ChangeDensity,
     amounts: FloatArray,
     categories: AnyArray,
     merchants: AnyArray,
@@ -206,14 +206,14 @@ def _local_law(
             value += index.log_rho_category
         if merchants[end] != merchants[newest]:
             value += index.log_rho_merchant
-        weights[i] = value + law.log_decay * lags[i] + np.log(law.boost[own_regime, regime[i]])
+        weights[i] = value + density.log_decay * lags[i] + np.log(density.boost[own_regime, regime[i]])
     return _normalise(weights[: len(lags)])
 
 
 @inner()
 def _compare(
     index: Index,
-    law: ChangeDensity,
+    density: ChangeDensity,
     rows: AnyArray,
     weights: FloatArray,
     exact: FloatArray,
@@ -222,18 +222,18 @@ def _compare(
     local_weights: FloatArray,
     local_exact: FloatArray,
 ) -> float:
-    """The divergence between the two laws, ``1/2 (log I_pp + log I_qq) - log I_pq``; below 0 is rounding.
+    """The divergence between the two densities, ``1/2 (log I_pp + log I_qq) - log I_pq``; below 0 is rounding.
 
     NaN where changes are so much wider than the bandwidth that features for them would fill the memory.
     """
     n = len(local_y)
-    largest = max(law.largest_y, local_y.max())
-    step = law.step
-    if largest > law.largest_y:
-        step = 2.0 * np.pi / (largest / law.sigma_y + _REACH) / law.sigma_y
-    if not law.sigma_y * step * _MOST_FREQUENCIES > _REACH:
+    largest = max(density.largest_y, local_y.max())
+    step = density.step
+    if largest > density.largest_y:
+        step = 2.0 * np.pi / (largest / density.sigma_y + _REACH) / density.sigma_y
+    if not density.sigma_y * step * _MOST_FREQUENCIES > _REACH:
         return np.nan
-    frequencies = int(_REACH / (law.sigma_y * step)) + 1
+    frequencies = int(_REACH / (density.sigma_y * step)) + 1
     cosine, sine = np.empty(n), np.empty(n)
     for i in range(n):
         cosine[i], sine[i] = np.cos(step * local_y[i]), np.sin(step * local_y[i])
@@ -243,19 +243,25 @@ def _compare(
     cosine, sine = np.empty(m), np.empty(m)
     for j in range(m):
         regime[j] = index.regime[rows[j]]
-    if step == law.step:
+    if step == density.step:
         for j in range(m):
-            cosine[j], sine[j] = law.cosine[rows[j]], law.sine[rows[j]]
+            cosine[j], sine[j] = density.cosine[rows[j]], density.sine[rows[j]]
     else:
         for j in range(m):
             angle = step * index.y[rows[j]]
             cosine[j], sine[j] = np.cos(angle), np.sin(angle)
     q = _feature_sums(weights, regime, cosine, sine, frequencies)
-    width = step * law.sigma_y
-    pp, qq, pq = _product(p, p, law.gate, width), _product(q, q, law.gate, width), _product(p, q, law.gate, width)
+    width = step * density.sigma_y
+    pp, qq, pq = (
+        _product(p, p, density.gate, width),
+        _product(q, q, density.gate, width),
+        _product(p, q, density.gate, width),
+    )
     log_pq = np.log(pq) if pq > _SMALLEST_TERM else -np.inf
     if pq <= _SMALLEST_TERM:
-        log_pq = _log_cross_term(index, law, rows, weights, exact, local_y, local_regime, local_weights, local_exact)
+        log_pq = _log_cross_term(
+            index, density, rows, weights, exact, local_y, local_regime, local_weights, local_exact
+        )
     return max(0.0, 0.5 * (np.log(pp) + np.log(qq)) - log_pq)
 
 
@@ -309,7 +315,7 @@ def _next_harmonics(turns: FloatArray, now: FloatArray, then: FloatArray, sums: 
 
 @inner()
 def _product(p: FloatArray, q: FloatArray, gate: FloatArray, width: float) -> float:
-    """Gram term of two laws from their feature sums; ``width`` is the frequency step in units of 1/sigma."""
+    """Gram term of two densities from their feature sums; ``width`` is the frequency step in units of 1/sigma."""
     total = 0.0
     for f in range(p.shape[2]):
         inner = 0.0
@@ -323,7 +329,7 @@ def _product(p: FloatArray, q: FloatArray, gate: FloatArray, width: float) -> fl
 @inner()
 def _log_cross_term(
     index: Index,
-    law: ChangeDensity,
+    density: ChangeDensity,
     rows: AnyArray,
     weights: FloatArray,
     exact: FloatArray,
@@ -332,7 +338,7 @@ def _log_cross_term(
     local_weights: FloatArray,
     local_exact: FloatArray,
 ) -> float:
-    """``log I_pq`` by the double sum, in logarithms: for laws so far apart that the features hold only rounding.
+    """``log I_pq`` by the double sum, in logarithms: for densities so distant that the features hold only rounding.
 
     ``exact`` and ``local_exact`` are the weights' own logarithms, for weights that are too small to be right.
     """
@@ -340,11 +346,11 @@ def _log_cross_term(
     log_weights = np.empty((len(local_y), m))
     p, q = np.empty((len(local_y), 1)), np.empty((m, 1))
     for j in range(m):
-        q[j, 0] = index.y[rows[j]] / law.sigma_y
+        q[j, 0] = index.y[rows[j]] / density.sigma_y
     for i in range(len(local_y)):
-        p[i, 0] = local_y[i] / law.sigma_y
+        p[i, 0] = local_y[i] / density.sigma_y
         for j in range(m):
-            gate = law.gate[local_regime[i], index.regime[rows[j]]]
+            gate = density.gate[local_regime[i], index.regime[rows[j]]]
             product = local_weights[i] * weights[j] * gate
             if product > _LEAST_TRUSTED:
                 log_weights[i, j] = np.log(product)

@@ -1,1 +1,1 @@
-"""Has the stream changed? Statistics by period, change detectors, and the event that says so."""
+"""Has the stream changed? Statistics by period, change detectors, and the change that they report."""

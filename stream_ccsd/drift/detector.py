@@ -1,4 +1,4 @@
-"""One number a period, and whether it has changed: river's ADWIN and Page-Hinkley over how far it lies from usual."""
+"""A change detector on one number a period: river's ADWIN and Page-Hinkley on its deviation from the usual value."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-# Measured on ten simulated towns (400 accounts, 120 days) without any change and as many in which the prices of a
+# Measured on ten simulated populations (400 accounts, 120 days) without any change and as many in which the prices of a
 # category rise by half, on 32 series: ADWIN at 0.05 and Page-Hinkley at (0.5, 12) gave no false alarm in any of
 # them; at 0.2 and (0.5, 10) each gave two. They see the dearer category after 8 to 11 and after 3 to 4 days: the
 # running sums of Page-Hinkley are quick where much changes at once, and the windows of ADWIN see what is too slow
-# for them. KSWIN gave five false alarms and still needed 10 to 13 days and missed one town. The binary detectors (DDM
-# and its kin) watch the errors of a classifier, and there is none.
+# for them. KSWIN gave five false alarms, still needed 10 to 13 days, and missed one population. The binary detectors
+# (DDM and its kin) follow the errors of a classifier, and there is none.
 ADWIN_DELTA = 0.05
 TOLERANCE, LIMIT = 0.5, 12.0
 
 WARM_UP = 14
-"""Values from which on it is known what is usual."""
+"""Values after which the usual one is known."""
 # A single odd day is not a change, however odd.
 _CLIP = 4.0
 # A change is not taken to have begun before so many values.
@@ -28,7 +28,7 @@ class ChangeDetector:
     """Values since the last change, the usual one and its deviation, and two detectors."""
 
     def __init__(self, floor: float) -> None:
-        self._floor = floor  # deviations below this are taken for this: what never moved may move a little
+        self._floor = floor  # smallest deviation: a value that never moved may move a little
         self._begin_anew([])
 
     def _begin_anew(self, known: list[tuple[int, float]]) -> None:
@@ -43,7 +43,7 @@ class ChangeDetector:
         self._begin_anew([])
 
     def add(self, period: int, value: float) -> tuple[int, int] | None:
-        """Enter the value of a period. After a change: the first period before it, and that in which it began."""
+        """Add the value of a period. After a change: the first period before it, and that in which it began."""
         if math.isnan(value):
             return None
         changed = False

@@ -1,17 +1,16 @@
-"""Has the stream changed? A watch over what it looks like, period by period, and a sentence when it does.
+"""The drift monitor: it follows the statistics of a stream by period, and reports each change with a sentence.
 
-A period is a day where time has a unit, else a thousand transactions. What is summed up in a period (``glance``) is
-turned into numbers that stay about the same as long as nothing changes; two detectors watch each (``series``):
+A period is a day where time has a unit, else a thousand transactions. The sums of a period (``statistics``) become
+numbers that stay about the same as long as nothing changes. Each of them has a change detector (``detector``):
 
-- how many transactions score over 1 in 100 and 1 in 1,000, for the former also by category;
-- what a category costs: the mean log amount;
+- how many transactions score above 1 in 100 and 1 in 1,000, for the former also by category;
+- the mean log amount of a category;
 - the mean of each term of the evidence that does not compare with the account itself;
-- how many of the judged alerts are fraud, where somebody says so (a replay that learns does at each lesson);
+- how many of the alerts with a verdict are fraud, where there are verdicts (a replay that learns has them at each
+  model update);
 - how far the shares of categories and of merchants are from what they have been.
 
-Everything follows from the sums: whoever sees the same transactions finds the same changes, whatever the batches.
-
-A change of the stream as an event with a sentence for people.
+Everything follows from the sums. So the same transactions give the same changes, whatever the batches.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from stream_ccsd.model.model import Model
 from stream_ccsd.numerics.arrays import AnyArray, IntArray
 from stream_ccsd.result import Result
 
-# From this ratio on, and with so many of them, it is said how often a category scores high.
+# From this ratio on, and with so many of them, a sentence says how often a category scores high.
 _WORTH_SAYING, _ENOUGH = 1.3, 5
 
 
@@ -54,7 +53,7 @@ class DriftEvent:
 
 
 class DriftChange(NamedTuple):
-    """What a watch has found: in which of its series, since when, and the sums before and after."""
+    """A change that the monitor has found: in which statistic, since when, and the sums before and after."""
 
     what: str
     field: str
@@ -119,7 +118,7 @@ def _precision(change: DriftChange, before: _Sums, after: _Sums, layout: SampleL
 
 
 def _mix(change: DriftChange, before: _Sums, after: _Sums, layout: SampleLayout) -> _Said:
-    """Told by the name whose share has moved most."""
+    """The sentence names the value whose share has moved most."""
     field, names = {"in_category": ("category", layout.categories), "at_merchant": ("merchant", layout.merchants)}[
         change.field
     ]
@@ -159,15 +158,15 @@ _SETTLING = 14
 _KEPT = 730
 # Periods from which on shares are compared with those of the past.
 _PAST = 7
-# Of a category in a period, or its mean says nothing.
+# Transactions of a category in a period; the mean of fewer is left out.
 _FEW = 5
-# Deviations below these are taken for these, by what is watched: what hardly ever moves may move a little. On BankSim,
+# Smallest deviations, by statistic: a statistic that hardly ever moves may move a little. On BankSim,
 # 0.003 nats more of a term would be an event without it.
 _FLOORS = {"rate": 0.5, "amount": 0.01, "evidence": 0.01, "precision": 0.05, "mix": 0.1}
 
 
 class _Watched(NamedTuple):
-    """What a series is about: see :class:`DriftEvent`."""
+    """What a change detector follows: see :class:`DriftEvent`."""
 
     what: str
     field: str
@@ -192,7 +191,7 @@ class _Past:
         self.next = self.first
 
     def distance(self, counts: IntArray) -> float:
-        """Hellinger's, of these counts from the past, in units of what chance makes of so many."""
+        """Hellinger distance of these counts from the past, in units of what chance gives for so many."""
         if self.next - self.first < _PAST:
             return np.nan
         total = counts.sum()
@@ -201,7 +200,7 @@ class _Past:
 
 
 class DriftMonitor:
-    """Over one stream. Memory is bounded, and so is what a transaction costs: a few additions."""
+    """Finds changes of one stream. Memory is bounded, and a transaction costs a few additions."""
 
     def __init__(self, model: Model) -> None:
         self._calendar, self._layout = model.calendar, SampleLayout.of(model)
@@ -223,27 +222,27 @@ class DriftMonitor:
         return self._look(self._layout.of_scores(scores))
 
     def see_results(self, results: Sequence[Result]) -> list[DriftEvent]:
-        """The same of what an engine said."""
+        """The same for results of an engine."""
         return self._look(self._layout.of_results(results))
 
     def hear(self, frauds: Iterable[bool]) -> None:
-        """Of alerts that were judged since: whether each was fraud."""
+        """Of alerts that got a verdict since: whether each was fraud."""
         judged = list(frauds)
         self._now.sums[self._layout.slices["judged"]] += [len(judged), sum(judged)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything it knows, as plain values."""
+        """Its whole state, as plain values."""
         plain = [[p.begun, p.sums.tolist()] for p in [*self._periods, self._now]]
         return {"layout": asdict(self._layout), "number": self._number, "periods": plain}
 
     @classmethod
     def from_dict(cls, model: Model, values: dict[str, Any]) -> DriftMonitor:
-        """The inverse, for the model that the watch was begun with: it goes on as if it had never stopped."""
-        watch = cls(model)
-        *periods, watch._now = (_Period(begun, np.array(sums, np.int64)) for begun, sums in values["periods"])
-        watch._number = values["number"]
-        watch._begin_anew(periods)
-        return watch
+        """The inverse, for the model that the monitor began with: it goes on as if it had never stopped."""
+        monitor = cls(model)
+        *periods, monitor._now = (_Period(begun, np.array(sums, np.int64)) for begun, sums in values["periods"])
+        monitor._number = values["number"]
+        monitor._begin_anew(periods)
+        return monitor
 
     def _look(self, sample: DriftSample) -> list[DriftEvent]:
         events: list[DriftEvent] = []
@@ -270,7 +269,7 @@ class DriftMonitor:
             return np.floor(sample.time / self._day)
         before = 0.0 if np.isnan(self._number) else self._number
         filled = np.arange(len(sample.time)) + int(self._now.sums[0])
-        return before + 2.0 * (filled // _TRANSACTIONS)  # two apart: none is late
+        return before + 2.0 * (filled // _TRANSACTIONS)  # periods differ by two, so that none is late
 
     def _close(self, time: float) -> list[DriftEvent]:
         period, self._now = self._now, _Period(np.nan, self._layout.nothing())
@@ -280,7 +279,7 @@ class DriftMonitor:
         return [described_change(change, time, self._calendar, self._layout) for change in changes]
 
     def _enter(self, period: _Period) -> list[DriftChange]:
-        """One more period; what has changed by now."""
+        """Add a period; returns what has changed by now."""
         self._periods.append(period)
         here = len(self._periods) - 1
         if here < _SETTLING:
@@ -308,7 +307,7 @@ class DriftMonitor:
         return total
 
     def _values(self, sums: IntArray) -> list[float]:
-        """Of one period, what each series is told; NaN where there is too little to tell."""
+        """The value of one period for each detector; NaN where there are too few transactions."""
         part = {name: sums[at] for name, at in self._layout.slices.items()}
         count = float(part["count"][0])
         judged, frauds = part["judged"].tolist()
@@ -326,7 +325,7 @@ class DriftMonitor:
 
 
 def _excess(counts: IntArray, expected: AnyArray) -> list[float]:
-    """How far counts are from what is expected, in deviations of chance: about normal however small they are."""
+    """Distance of counts from their expectation, in deviations of chance: about normal, however small they are."""
     excess: list[float] = (2.0 * (np.sqrt(counts + 0.375) - np.sqrt(expected + 0.375))).tolist()
     return excess
 

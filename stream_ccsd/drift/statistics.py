@@ -1,6 +1,6 @@
-"""Scored transactions as drift is looked for in them, and their sums over a period: all in whole numbers.
+"""Scored transactions as drift detection takes them, and their sums over a period, in whole numbers.
 
-Sums of whole numbers are the same in whatever batches they are added up: a replay that was stopped and resumed finds
+Sums of whole numbers do not depend on the batches they are added up in. So a replay that was stopped and resumed finds
 the same changes as one that was not. Fractions are counted in ten-thousandths, as the recorded terms are.
 """
 
@@ -50,7 +50,7 @@ class DriftSample(NamedTuple):
 
 @dataclass(frozen=True)
 class SampleLayout:
-    """What is watched by name, and where its sums lie in a row of whole numbers."""
+    """Names that have statistics of their own, and the places of their sums in a row of whole numbers."""
 
     categories: tuple[str, ...]
     merchants: tuple[str, ...]
@@ -61,18 +61,18 @@ class SampleLayout:
     def of(cls, model: Model) -> SampleLayout:
         """The most usual categories and merchants of a model, and the terms that do not compare with the account.
 
-        What compares with the account itself changes by itself while accounts grow older. On ten simulated towns in
-        which nothing changed, 'habit' would have been an event in five of them, and 'country_own' in three.
+        What compares with the account itself changes by itself while accounts grow older. On ten simulated
+        populations without any change, 'habit' would have been an event in five of them, and 'country_own' in three.
         """
-        laws, known = model.laws, len(model.laws.categories)
-        mass = laws.amount_mass
-        category = _most(laws.categories, mass[1 : 1 + known], _CATEGORIES)
-        code, owner = np.unique(laws.pairs & np.uint64(2**32 - 1), return_inverse=True)
+        densities, known = model.laws, len(model.laws.categories)
+        mass = densities.amount_mass
+        category = _most(densities.categories, mass[1 : 1 + known], _CATEGORIES)
+        code, owner = np.unique(densities.pairs & np.uint64(2**32 - 1), return_inverse=True)
         merchant = _most(code, np.bincount(owner, mass[1 + known :]), _MERCHANTS)
-        # Where a model learns, what a term counts for changes with every lesson.
+        # Where a model learns, the weight of a term changes with every update.
         names = density_terms(model.settings.declared) if model.learnt is None else ()
-        tells = model.laws.tells.tolist()
-        places = [i for i, n in enumerate(names) if tells[i] and n != "habit" and not n.endswith(OWN)]
+        informative = model.laws.tells.tolist()
+        places = [i for i, n in enumerate(names) if informative[i] and n != "habit" and not n.endswith(OWN)]
         return cls(
             tuple(model.name(c) for c in category),
             tuple(model.name(c) for c in merchant),
@@ -110,7 +110,7 @@ class SampleLayout:
         return out
 
     def of_scores(self, scores: pa.RecordBatch) -> DriftSample:
-        """From score records: what a replay has written down, and nothing else."""
+        """From score records, as a replay has written them."""
         texts = "\n".join(text or "{}" for text in scores.column("terms").to_pylist())
         terms = np.zeros((scores.num_rows, len(self.terms)))
         if scores.num_rows and self.terms:
@@ -132,7 +132,7 @@ class SampleLayout:
         )
 
     def of_results(self, results: Sequence[Result]) -> DriftSample:
-        """The same of what the engine said."""
+        """The same from results of the engine."""
         entered = [result for result in results if result.entered and result.term_values is not None]
         transactions = [result.transaction for result in entered]
         terms = np.array([result.term_values for result in entered]).reshape(len(entered), -1)
@@ -165,12 +165,12 @@ class SampleLayout:
 
 
 def _most(codes: AnyArray, mass: AnyArray, count: int) -> list[int]:
-    """The heaviest codes; of equal ones the smaller."""
+    """The codes with the most mass; of equal ones the smaller."""
     return [int(c) for c in codes[np.lexsort((codes, -mass))[:count]]]
 
 
 def _places_in(names: Any, known: tuple[str, ...]) -> IntArray:
-    """Where the names of a column stand among the known ones; behind them where they do not."""
+    """Places of the names of a column among the known ones; behind them for others."""
     found = pc.index_in(names, value_set=pa.array(known, pa.string()))
     return found.fill_null(len(known)).to_numpy(zero_copy_only=False).astype(np.int64)
 

@@ -1,7 +1,7 @@
-"""Three scores of a transaction, each a Cauchy-Schwarz divergence between laws.
+"""The evidence for fraud in one transaction: a log likelihood ratio, term by term.
 
-``divergence`` is the paper's: the account's recent windows against the library's, around the newest window.
-``evidence`` compares the newest transaction itself, field by field, with what normal accounts do and with what
-``habits`` says that this account does. All are compiled functions of plain arrays: no labels, no clock, no state of
-their own.
+``densities`` holds the distributions of normal transactions, which ``estimation`` estimates and ``smoothing`` chooses
+bandwidths for. ``profile`` says what the account did before. ``terms`` compares the transaction with both, field by
+field. ``supervised`` adds what verdicts say. Everything that scores is a compiled function of plain arrays, without
+labels, clock or state of its own.
 """

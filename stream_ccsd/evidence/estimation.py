@@ -1,4 +1,4 @@
-"""Laws from normal transactions, once it is chosen how smooth each is (``learning``)."""
+"""Densities estimated from normal transactions, once their smoothing is chosen (``smoothing``)."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from stream_ccsd.settings import Settings
 _REACH = 6.0
 # Transactions that a center of all amounts counts for against that of a category.
 _CENTER_STRENGTH = 10.0
-# A field that makes left-out transactions no likelier than this, in nats each, tells nothing.
-_TELLS = 1e-3
-# Of the usual gap: shorter ones are hardly told apart.
+# A field that makes left-out transactions no likelier than this, in nats each, is not informative.
+_INFORMATIVE = 1e-3
+# Of the usual gap: shorter gaps hardly differ.
 _GAP_SHARE = 0.01
 
 
 class ClockDensities(NamedTuple):
-    """What times mean to the laws; ``day`` is 0 where time has no unit."""
+    """How times map to hours and weekdays; ``day`` is 0 where time has no unit."""
 
     day: float = 0.0
     day_shift: float = 0.0
@@ -47,16 +47,16 @@ class Observations:
     names: AnyArray  # (declared categories, transactions), codes
     numbers: FloatArray  # (declared numbers, transactions), NaN where missing
     fields: tuple[Field, ...]
-    view: FloatArray = field(default_factory=lambda: np.empty((0, 0)))  # see score.habits
+    view: FloatArray = field(default_factory=lambda: np.empty((0, 0)))  # see evidence.profile
 
     def with_views(self, view: FloatArray) -> Observations:
-        """The same, with what each account's past says."""
+        """The same, with the view of each account's past."""
         return replace(self, view=view)
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What was chosen, and how many nats a transaction each term gains on left-out accounts."""
+    """The chosen bandwidths and strengths, and how many nats a transaction each term gains on left-out accounts."""
 
     sigma_u: float
     category_strength: float
@@ -76,7 +76,7 @@ class Choices:
 
 
 class Axes(NamedTuple):
-    """Where amounts of a category lie, and how the axes of gaps and numbers are laid out: by all transactions alike."""
+    """The centers of amounts by category, and the scales of the axes of gaps and numbers, from all transactions."""
 
     center: FloatArray
     amount_scale: float
@@ -87,7 +87,7 @@ class Axes(NamedTuple):
 
     @classmethod
     def of(cls, seen: Observations) -> Axes:
-        """Medians: what is odd among the transactions hardly moves them."""
+        """Medians, because odd transactions hardly move them."""
         everywhere = float(np.median(seen.log_amount))
         order = np.argsort(seen.category, kind="stable")
         parts = np.split(
@@ -114,12 +114,12 @@ class Axes(NamedTuple):
 
 
 def center_of(mass: float, median: float, everywhere: float) -> float:
-    """Of the log amounts of a category, which leans on that of all."""
+    """Center of the log amounts of a category, which backs off to that of all."""
     return (mass * median + _CENTER_STRENGTH * everywhere) / (mass + _CENTER_STRENGTH)
 
 
 class KernelDensity(NamedTuple):
-    """Laws on one axis, as compiled code takes them."""
+    """Densities on one axis, as compiled code takes them."""
 
     start: IntArray
     cells: IntArray
@@ -135,16 +135,18 @@ def gaussian(sigma: float) -> FloatArray:
     return density
 
 
-def kernel_density(law: IntArray, cell: IntArray, weight: FloatArray, laws: int) -> KernelDensity:
-    """Weights by law and cell, of cells in use only."""
-    order = np.lexsort((cell, law))
-    law, cell, weight = law[order], cell[order], weight[order]
+def kernel_density(group: IntArray, cell: IntArray, weight: FloatArray, groups: int) -> KernelDensity:
+    """Weights by density (``group``) and cell, of cells in use only."""
+    order = np.lexsort((cell, group))
+    group, cell, weight = group[order], cell[order], weight[order]
     first = (
-        np.flatnonzero(np.append(True, (np.diff(law) != 0) | (np.diff(cell) != 0))) if len(law) else np.empty(0, int)
+        np.flatnonzero(np.append(True, (np.diff(group) != 0) | (np.diff(cell) != 0)))
+        if len(group)
+        else np.empty(0, int)
     )
-    start = np.append(0, np.cumsum(np.bincount(law[first], minlength=laws)))
-    total = np.add.reduceat(weight, first) if len(law) else np.empty(0)
-    mass = np.bincount(law, weight, laws).astype(float)
+    start = np.append(0, np.cumsum(np.bincount(group[first], minlength=groups)))
+    total = np.add.reduceat(weight, first) if len(group) else np.empty(0)
+    mass = np.bincount(group, weight, groups).astype(float)
     return read_only(KernelDensity(start.astype(np.int64), cell[first].astype(np.int64), total, mass))
 
 
@@ -186,7 +188,7 @@ def gap_octaves(seen: Observations, axes: Axes) -> IntArray:
 def _shares_by_rate(
     seen: Observations, weight: FloatArray, value: IntArray, before: FloatArray, strength: float
 ) -> FloatArray:
-    """Shares of small numbers by how often the account pays, leaning on everyone's, which lean on those before."""
+    """Shares of small numbers by how often the account pays. They back off to everyone's, and those to the prior."""
     rate, values = seen.view[:, RATE].astype(np.int64), len(before)
     table = np.bincount(rate * values + value, weight, RATES * values).reshape(RATES, values)
     behind = (table.sum(axis=0) + before) / (table.sum() + before.sum())
@@ -202,7 +204,7 @@ def number_cells(seen: Observations, i: int, scale: float) -> tuple[IntArray, In
 
 
 def innovations(seen: Observations, axes: Axes, strength: float) -> FloatArray:
-    """How far log amounts lie from what the account would usually pay there."""
+    """Distance of log amounts from the account's usual ones there."""
     own = seen.view[:, USUAL_WEIGHT]
     return seen.log_amount - axes.center[seen.category] - seen.view[:, USUAL] * own / (own + strength)
 
@@ -216,11 +218,11 @@ def build_densities(
     clock: ClockDensities,
     terms: tuple[str, ...],
 ) -> Densities:
-    """Laws of these transactions, each counting for its weight. Without views, nothing is said of time and habits."""
+    """Densities of these transactions, each counting for its weight. Without views, time and habits are left out."""
     used = np.flatnonzero(weight > 0)
     amounts = [
-        kernel_density(law[used], seen.cell[used], weight[used], laws)
-        for law, laws in (
+        kernel_density(group[used], seen.cell[used], weight[used], groups)
+        for group, groups in (
             (np.zeros_like(seen.category), 1),
             (seen.category, len(seen.categories)),
             (seen.pair, len(seen.pairs)),
@@ -237,7 +239,7 @@ def build_densities(
             **_usual(seen, weight, chosen, axes),
             **_time(seen, weight, chosen, axes),
             **_declared(seen, weight, chosen, axes),
-            tells=np.array([float(_always(name) or chosen.gains.get(name, 0.0) > _TELLS) for name in terms]),
+            tells=np.array([float(_always(name) or chosen.gains.get(name, 0.0) > _INFORMATIVE) for name in terms]),
             category_strength=chosen.category_strength,
             merchant_strength=chosen.merchant_strength,
             place_strength=chosen.place_strength,
@@ -263,19 +265,21 @@ def merchants_of(categories: AnyArray, pairs: AnyArray) -> FloatArray:
 
 
 def _always(term: str) -> bool:
-    """What fraud is about, whatever it gains: money, and where it is spent."""
+    """Terms that are always informative, because fraud is about money and where it is spent."""
     return term in ("amount", "category", "merchant", "habit")
 
 
-def joined(name: str, laws: list[KernelDensity], kernel: FloatArray) -> dict[str, Any]:
-    """Several families of laws on one axis, one after the other."""
-    shift = np.cumsum([0, *(len(law.cells) for law in laws)])
-    start = np.concatenate([law.start[:-1] + by for law, by in zip(laws, shift, strict=False)] + [shift[-1:]])
+def joined(name: str, densities: list[KernelDensity], kernel: FloatArray) -> dict[str, Any]:
+    """Several families of densities on one axis, one after the other."""
+    shift = np.cumsum([0, *(len(density.cells) for density in densities)])
+    start = np.concatenate(
+        [density.start[:-1] + by for density, by in zip(densities, shift, strict=False)] + [shift[-1:]]
+    )
     return {
         f"{name}_start": start,
-        f"{name}_cells": np.concatenate([law.cells for law in laws]),
-        f"{name}_weight": np.concatenate([law.weight for law in laws]),
-        f"{name}_mass": np.concatenate([law.mass for law in laws]),
+        f"{name}_cells": np.concatenate([density.cells for density in densities]),
+        f"{name}_weight": np.concatenate([density.weight for density in densities]),
+        f"{name}_mass": np.concatenate([density.mass for density in densities]),
         f"{name}_kernel": kernel,
     }
 
@@ -286,10 +290,10 @@ def _usual(seen: Observations, weight: FloatArray, chosen: Choices, axes: Axes) 
         cell = np.zeros(1, np.int64)
     else:
         cell = np.rint(innovations(seen, axes, chosen.usual_strength) / CELL).astype(np.int64)
-    law = kernel_density(np.zeros_like(cell), cell, weight, 1)
+    density = kernel_density(np.zeros_like(cell), cell, weight, 1)
     return {
-        "usual_cells": law.cells,
-        "usual_weight": law.weight / max(law.mass[0], 1e-9),
+        "usual_cells": density.cells,
+        "usual_weight": density.weight / max(density.mass[0], 1e-9),
         "usual_kernel": gaussian(chosen.usual_sigma),
     }
 

@@ -1,7 +1,7 @@
 """What an account's past says about its newest transaction: its usual amounts, places, hours, gaps and values.
 
-A ``view`` is that as numbers (``account``): looked up before the transaction is entered, so that nothing is compared
-with itself. Scores, reasons and fits read the same view.
+The ``view`` is that as numbers (see ``account``). It is taken before the transaction is added to the profile, so that
+nothing is compared with itself. Scores, reasons and fits read the same view.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from stream_ccsd.settings import Settings
 
 # Gaps that a usual one is worth at least, before an account belongs to a class.
 _SETTLED = 3.0
-# How far apart, in log amounts, payments at one place may lie and still be alike.
+# How much, in log amounts, payments at one place may differ and still be alike.
 _SPREAD = 0.25
-# What one amount may lie beyond the usual, in log amounts, where several are added up.
+# The most that one amount may lie beyond the usual, in log amounts, where several are added up.
 _FARTHEST = 3.0
 
 
 def decay_by_lag(settings: Settings) -> FloatArray:
-    """What an account's earlier transactions still count for, by lag; 1 at lag 0."""
+    """Weight of an account's earlier transactions, by lag; 1 at lag 0."""
     decay: FloatArray = 0.5 ** (np.arange(NAMED + 1) / settings.half_life)
     return decay
 
@@ -61,7 +61,7 @@ def look_back(
     names: AnyArray,
     view: FloatArray,
 ) -> None:
-    """Fill a view for an event that is not entered yet. ``named`` and ``names`` are codes of declared categories."""
+    """Fill the view of an event before it is added. ``named`` and ``names`` are codes of declared categories."""
     view[USUAL_WEIGHT] = account.usual_weight
     view[USUAL] = account.usual_sum / account.usual_weight if account.usual_weight > 0.0 else 0.0
     held = account.held
@@ -148,7 +148,7 @@ def _take_in_lately(laws: Densities, account: Any, time: float, beyond: float) -
 
 @inner()
 def take_in(laws: Densities, decay: FloatArray, account: Any, time: float, residual: float, view: FloatArray) -> None:
-    """Enter the transaction that a view was made for; its number is ``account.count - 1`` by now."""
+    """Add the transaction that the view was made for; its number is ``account.count - 1`` by now."""
     _take_in_lately(laws, account, time, residual - view[USUAL])
     account.usual_sum = decay[1] * account.usual_sum + residual
     account.usual_weight = decay[1] * account.usual_weight + 1.0
@@ -165,7 +165,7 @@ def take_in(laws: Densities, decay: FloatArray, account: Any, time: float, resid
 
 @inner()
 def remember(account: Any, history: AnyArray, named: AnyArray, event: Any, names: AnyArray) -> None:
-    """Append a transaction to the history, dropping the oldest where there is no room."""
+    """Append a transaction to the history, dropping the oldest where it is full."""
     room = named.shape[1]
     for f in range(len(names)):
         if account.held >= room:

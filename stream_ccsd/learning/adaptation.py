@@ -1,14 +1,18 @@
-"""The laws of normal transactions follow the stream, slowly: (model, what happened since, how much of it) → next model.
+"""Densities of normal transactions follow the stream, slowly: (model, new transactions, share) → next model.
 
-Every law becomes ``(1 - a)`` of what it was and ``a`` of what happened since. The strengths by which laws lean on each
-other are in transactions, and stay those that the fit has chosen; so laws keep their mass, but a transaction never
-counts for more than one of the fit did: where fewer come than are forgotten, laws know less, and lean more on the wider
-ones. Merchants, categories and other names that the fit has not seen enter, those that are not seen any more leave, and
-the centers of amounts follow.
+Every density becomes ``(1 - a)`` of what it was and ``a`` of what happened since. The strengths with which densities
+are mixed are in transactions, and stay as the fit has chosen them. So densities keep their mass, but a transaction
+never counts for more than one of the fit did: where fewer come than are forgotten, a density loses mass, and the wider
+one behind it counts for more. Merchants, categories and other names that the fit has not seen enter, those that no
+longer occur leave, and the centers of amounts follow.
 
-As they were fitted stay: bandwidths and strengths; what an account's amounts differ by from its own usual ones, gaps
-and counts (they would need the account's past, which a row does not have); weekdays (the rows of a day are all of
-one); and the library of windows with its divergence, which joins no alert.
+These stay as they were fitted:
+
+- bandwidths and strengths;
+- what an account's amounts differ by from its own usual ones, gaps and counts, because they would need the account's
+  past, which a row does not have;
+- weekdays, because the rows of a day are all of one;
+- the library of windows with its divergence, which joins no alert.
 """
 
 from __future__ import annotations
@@ -36,20 +40,20 @@ from stream_ccsd.numerics.arrays import AnyArray, FloatArray, IntArray, read_onl
 from stream_ccsd.scores import COMPILED, EVIDENCE, TAKEOVER
 
 HALF_LIFE = 30.0
-"""Days after which what a law knows counts for half."""
+"""Days after which the mass of a density counts for half."""
 
-# Of a transaction's weight: what counts for less than this is forgotten, and takes no more room.
+# Share of a transaction's weight below which it is forgotten, and takes no more memory.
 _FORGOTTEN = 0.02
 # Transactions that may be forgotten for each that comes.
 _MOST_FORGOTTEN = 10.0
-# Transactions that rates are taken from, at the least, by what still counts of them: some 50 in a tail of 1 in 100.
+# The fewest transactions to take rates from, by their remaining weight: some 50 in a tail of 1 in 100.
 _LEAST_FOR_RATES = 5000.0
-# Smoothing of the hours that come in: a model does not say which one its own were given.
+# Smoothing of new hours: a model does not record the one of its fit.
 _HOUR_SIGMA = 1.0
 
 
 def share_of(length: float, half_life: float) -> float:
-    """What so long a part of the stream counts for at once, for laws that forget half of themselves in a half-life.
+    """What so long a part of the stream counts for, where densities forget half of themselves in a half-life.
 
     >>> round(share_of(1.0, 30.0), 4), share_of(30.0, 30.0)
     (0.0228, 0.5)
@@ -58,29 +62,31 @@ def share_of(length: float, half_life: float) -> float:
 
 
 def adapted(model: Model, rows: Features, share: float, threshold: float | None = None) -> Model:
-    """The model, its laws and rates moved by ``share`` towards what these transactions look like.
+    """The model, with densities and rates moved by ``share`` towards these transactions.
 
     Parameters
     ----------
     model
         Any, adapted or not.
     rows
-        Of transactions that are taken to be normal: neither alerted nor judged to be fraud. Whose these are, and how
-        long to wait for a verdict, is the caller's to say.
+        Of transactions that are taken to be normal: neither alerted nor found to be fraud. The caller decides which
+        these are, and how long to wait for a verdict.
     share
-        Of what the laws are to be afterwards, from 0 to 1: see :func:`share_of`.
+        Of the densities afterwards, from 0 to 1: see :func:`share_of`.
     threshold
-        That the rows were alerted by; the model's by default. What lies above it is not among them, which is no sign
-        that it does not happen.
+        The alert threshold of these rows; the model's by default. Scores above it are missing among the rows, although
+        they happen.
     """
-    laws = model.laws
-    # Where hardly anything comes, little is forgotten: a quiet month must not empty the laws.
-    share = min(share, _MOST_FORGOTTEN * len(rows) / float(laws.amount_mass[EVERYTHING]))
+    densities = model.laws
+    # Where hardly anything comes, little is forgotten: a quiet month must not empty the densities.
+    share = min(share, _MOST_FORGOTTEN * len(rows) / float(densities.amount_mass[EVERYTHING]))
     if share <= 0.0:
         return model
     mix = _Mix(share, len(rows))
     moved = read_only(
-        laws._replace(**_amounts(laws, rows, mix), **_hours(laws, rows, mix), **_declared(laws, rows, mix))
+        densities._replace(
+            **_amounts(densities, rows, mix), **_hours(densities, rows, mix), **_declared(densities, rows, mix)
+        )
     )
     before = model.facts.get("adapted", {"times": 0, "transactions": 0})
     return replace(
@@ -101,35 +107,35 @@ def adapted(model: Model, rows: Features, share: float, threshold: float | None 
 
 
 class _Mix(NamedTuple):
-    """How much of a law goes, and how many transactions take its place."""
+    """How much of a density goes, and how many transactions take its place."""
 
     share: float
     rows: int
 
     def weight(self, mass: float) -> float:
-        """What a transaction counts for in a law of this mass."""
+        """The weight of a transaction in a density of this mass."""
         return min(self.share * mass / self.rows, 1.0)
 
 
-def _amounts(laws: Densities, rows: Features, mix: _Mix) -> dict[str, Any]:
+def _amounts(densities: Densities, rows: Features, mix: _Mix) -> dict[str, Any]:
     """Mixed where they are finest, by merchant: categories and everything are sums of that."""
-    known = 1 + len(laws.categories)
-    first = laws.amount_start[known]
+    known = 1 + len(densities.categories)
+    first = densities.amount_start[known]
     category, merchant = rows.category.astype(np.uint64), rows.merchant.astype(np.uint64)
     pair = np.concatenate(
-        [np.repeat(laws.pairs, np.diff(laws.amount_start[known:])), (category << np.uint64(32)) | merchant]
+        [np.repeat(densities.pairs, np.diff(densities.amount_start[known:])), (category << np.uint64(32)) | merchant]
     )
-    cell = np.concatenate([laws.amount_cells[first:], np.rint(np.log1p(rows.amount) / CELL).astype(np.int64)])
-    mass = float(laws.amount_mass[EVERYTHING])
-    pair, cell, weight = _mixed(pair, cell, laws.amount_weight[first:], mass, mix)
+    cell = np.concatenate([densities.amount_cells[first:], np.rint(np.log1p(rows.amount) / CELL).astype(np.int64)])
+    mass = float(densities.amount_mass[EVERYTHING])
+    pair, cell, weight = _mixed(pair, cell, densities.amount_weight[first:], mass, mix)
     pairs, of_pair = np.unique(pair, return_inverse=True)
     categories, of_category = np.unique(pair >> np.uint64(32), return_inverse=True)
     families = [
-        kernel_density(law, cell, weight, count)
-        for law, count in ((np.zeros_like(of_pair), 1), (of_category, len(categories)), (of_pair, len(pairs)))
+        kernel_density(group, cell, weight, count)
+        for group, count in ((np.zeros_like(of_pair), 1), (of_category, len(categories)), (of_pair, len(pairs)))
     ]
     return {
-        **joined("amount", families, laws.amount_kernel),
+        **joined("amount", families, densities.amount_kernel),
         "categories": categories,
         "pairs": pairs,
         "merchants": merchants_of(categories, pairs),
@@ -140,12 +146,12 @@ def _amounts(laws: Densities, rows: Features, mix: _Mix) -> dict[str, Any]:
 def _mixed(
     key: AnyArray, cell: IntArray, weight: FloatArray, mass: float, mix: _Mix
 ) -> tuple[AnyArray, IntArray, FloatArray]:
-    """Weights by key and cell: old ones first in both, then those of the rows. The forgotten are left out."""
+    """Weights by key and cell: old ones first in both, then those of the rows. Forgotten ones are left out."""
     new = mix.weight(mass)
     mass = (1.0 - mix.share) * mass + new * (len(key) - len(weight))
     weight = np.concatenate([(1.0 - mix.share) * weight, np.full(len(key) - len(weight), new)])
-    keys, law = np.unique(key, return_inverse=True)
-    merged = kernel_density(law, cell, weight, len(keys))
+    keys, group = np.unique(key, return_inverse=True)
+    merged = kernel_density(group, cell, weight, len(keys))
     stays = merged.weight >= _FORGOTTEN * new
     key = np.repeat(keys, np.diff(merged.start))[stays]
     weight = merged.weight[stays]
@@ -158,27 +164,27 @@ def _centers(everything: KernelDensity, categories: KernelDensity) -> FloatArray
     return np.array([*centers, everywhere])
 
 
-def _median(laws: KernelDensity, law: int) -> float:
-    own = slice(laws.start[law], laws.start[law + 1])
-    below = np.cumsum(laws.weight[own])
-    return CELL * float(laws.cells[own][np.searchsorted(below, 0.5 * below[-1])])
+def _median(densities: KernelDensity, group: int) -> float:
+    own = slice(densities.start[group], densities.start[group + 1])
+    below = np.cumsum(densities.weight[own])
+    return CELL * float(densities.cells[own][np.searchsorted(below, 0.5 * below[-1])])
 
 
-def _hours(laws: Densities, rows: Features, mix: _Mix) -> dict[str, Any]:
-    if laws.day <= 0.0:
+def _hours(densities: Densities, rows: Features, mix: _Mix) -> dict[str, Any]:
+    if densities.day <= 0.0:
         return {}
-    recent = hour_density(quarter(hours_of(laws, rows.time)), np.ones(mix.rows), _HOUR_SIGMA)
-    return {"hour": (1.0 - mix.share) * laws.hour + mix.share * recent}
+    recent = hour_density(quarter(hours_of(densities, rows.time)), np.ones(mix.rows), _HOUR_SIGMA)
+    return {"hour": (1.0 - mix.share) * densities.hour + mix.share * recent}
 
 
-def _declared(laws: Densities, rows: Features, mix: _Mix) -> dict[str, Any]:
+def _declared(densities: Densities, rows: Features, mix: _Mix) -> dict[str, Any]:
     changed: dict[str, Any] = {}
     if rows.names.shape[1]:
         keys, weights, start = [], [], [0]
-        for i, mass in enumerate(laws.name_mass.tolist()):
-            own = slice(laws.name_start[i], laws.name_start[i + 1])
-            key = np.concatenate([laws.name_keys[own], rows.names[:, i].astype(np.uint64)])
-            key, _, weight = _mixed(key, np.zeros(len(key), np.int64), laws.name_weight[own], mass, mix)
+        for i, mass in enumerate(densities.name_mass.tolist()):
+            own = slice(densities.name_start[i], densities.name_start[i + 1])
+            key = np.concatenate([densities.name_keys[own], rows.names[:, i].astype(np.uint64)])
+            key, _, weight = _mixed(key, np.zeros(len(key), np.int64), densities.name_weight[own], mass, mix)
             keys.append(key)
             weights.append(weight)
             start.append(start[-1] + len(key))
@@ -187,24 +193,24 @@ def _declared(laws: Densities, rows: Features, mix: _Mix) -> dict[str, Any]:
     if rows.numbers.shape[1]:
         moved, missing = [], []
         for i, values in enumerate(rows.numbers.T):
-            law, absent = _number(laws, i, values, mix)
-            moved.append(law)
+            density, absent = _number(densities, i, values, mix)
+            moved.append(density)
             missing.append(absent)
-        changed |= {**joined("number", moved, laws.number_kernel), "number_missing": np.array(missing)}
+        changed |= {**joined("number", moved, densities.number_kernel), "number_missing": np.array(missing)}
     return changed
 
 
-def _number(laws: Densities, i: int, values: FloatArray, mix: _Mix) -> tuple[KernelDensity, float]:
-    """The law of a declared number, and the share of those that do not have it."""
+def _number(densities: Densities, i: int, values: FloatArray, mix: _Mix) -> tuple[KernelDensity, float]:
+    """The density of a declared number, and the share of transactions that do not have it."""
     there = values[~np.isnan(values)]
-    absent = float((1.0 - mix.share) * laws.number_missing[i] + mix.share * (1.0 - len(there) / len(values)))
-    own = slice(laws.number_start[i], laws.number_start[i + 1])
-    position = np.sign(there) * np.log1p(np.abs(there) / laws.number_scale[i])
-    cell = np.concatenate([laws.number_cells[own], np.rint(position / CELL).astype(np.int64)])
-    mass = float(laws.number_mass[i])
+    absent = float((1.0 - mix.share) * densities.number_missing[i] + mix.share * (1.0 - len(there) / len(values)))
+    own = slice(densities.number_start[i], densities.number_start[i + 1])
+    position = np.sign(there) * np.log1p(np.abs(there) / densities.number_scale[i])
+    cell = np.concatenate([densities.number_cells[own], np.rint(position / CELL).astype(np.int64)])
+    mass = float(densities.number_mass[i])
     if not len(there):
-        return kernel_density(np.zeros_like(cell), cell, laws.number_weight[own], 1), absent
-    _, cell, weight = _mixed(np.zeros(len(cell), np.int64), cell, laws.number_weight[own], max(mass, 1.0), mix)
+        return kernel_density(np.zeros_like(cell), cell, densities.number_weight[own], 1), absent
+    _, cell, weight = _mixed(np.zeros(len(cell), np.int64), cell, densities.number_weight[own], max(mass, 1.0), mix)
     return kernel_density(np.zeros_like(cell), cell, weight, 1), absent
 
 
@@ -221,9 +227,14 @@ def _tails(model: Model, rows: Features, share: float, threshold: float) -> dict
     }
 
 
-def _names(model: Model, laws: Densities, rows: Features) -> dict[int, str]:
-    """Texts behind all codes that the laws or the library of windows hold."""
-    held = [laws.categories, laws.pairs >> np.uint64(32), laws.pairs & np.uint64(2**32 - 1), laws.name_keys]
+def _names(model: Model, densities: Densities, rows: Features) -> dict[int, str]:
+    """Names behind all codes that the densities or the library of windows hold."""
+    held = [
+        densities.categories,
+        densities.pairs >> np.uint64(32),
+        densities.pairs & np.uint64(2**32 - 1),
+        densities.name_keys,
+    ]
     library = [model.index.category.astype(np.uint64), model.index.merchant.astype(np.uint64)]
     used = np.unique(np.concatenate([*held, *library])).tolist()
     texts = {**rows.texts, **model.names}

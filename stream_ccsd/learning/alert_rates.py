@@ -1,12 +1,12 @@
-"""How rare evidence is after a lesson, where nobody knows which transactions are normal.
+"""How rare evidence is after a model update, where nobody knows which transactions are normal.
 
-Where every fraud that was found had been an alert, silence about the rest says nothing: much of it is fraud that nobody
-looked at. Counted as normal, it makes high evidence look common, and the alerts fewer with every lesson. What is known
-in this case is how large a share of *all* transactions was how rare before anything was learnt. A learnt model gives
-the same shares the same rarity: as many alerts as before, spent on what it ranks highest.
+Where every known fraud had been an alert, a transaction without a verdict is not known to be normal: much of the rest
+is fraud that nobody looked at. Counted as normal, it would make high evidence look common, and every update would leave
+fewer alerts. What is known is which share of *all* transactions was how rare before the first update. An updated model
+gives the same shares the same rarity: as many alerts as before, spent on what it ranks highest.
 
-Weights and records would be learnt by comparison with the silent ones, and stay out; what is learnt is what fraud
-itself looks like.
+Weights and fraud rates would be learnt by comparison with the transactions without a verdict, so they are not used. The
+distribution of fraud itself is.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from stream_ccsd.learning.label_buffer import LearningSample
 from stream_ccsd.model.calibration import Tail
 from stream_ccsd.numerics.arrays import AnyArray, FloatArray, read_only
 
-# Frauds that were told without an alert, as a share of all known ones, from which on silence counts as normal, and
-# down to which it goes on to: where nearly all are caught, few are left to be told otherwise.
+# Frauds that were reported without an alert, as a share of all known ones, from which on a transaction without a
+# verdict counts as normal, and down to which it goes on to: where nearly all are caught, few are left to be reported.
 _TOLD, _STILL_TOLD = 0.02, 0.005
 _STEPS = 120
 _LATELY = 10  # steps
-# Transactions above the last step: fewer say nothing about the next.
+# Transactions above the last step: with fewer there is no next step.
 _LEAST = 50.0
 _MIN_SCALE = 1e-3
 
 
 def silence_speaks(kept: LearningSample, unasked: AnyArray, before: bool) -> bool:
-    """Whether frauds are told without an alert, too: in chargebacks and labels, or of accounts that had none.
+    """Whether frauds are also reported without an alert: in chargebacks and labels, or of accounts that had none.
 
-    Whoever looks at an alert finds other frauds of its account: they say nothing of other accounts. Nor does
-    exploration, which looks at some at random, of the rest. ``before`` is what was said in the lesson before.
+    An analyst who looks at an alert finds other frauds of its account, which says nothing about other accounts. Nor
+    does exploration, which looks at some at random, about the rest. ``before`` is the answer at the update before.
     """
     fraud = kept.fraud
     seen = np.isin(kept.rows.account, kept.rows.account[fraud & kept.rows.alerted])

@@ -1,4 +1,4 @@
-"""Scored transactions as columns: what lessons and adaptation learn from."""
+"""Scored transactions as columns: what model updates and adaptation learn from."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Features:
     merchant: AnyArray
     names: AnyArray  # codes of declared categories, a row each
     numbers: FloatArray  # declared numbers
-    inputs: AnyArray  # float32, see ``library.learnt.input_names``
+    inputs: AnyArray  # float32, see ``evidence.supervised.input_names``
     evidence: FloatArray
     takeover: FloatArray
     score: FloatArray
@@ -41,7 +41,7 @@ class Features:
 
     @classmethod
     def of(cls, results: Iterable[Result], model: Model) -> Features:
-        """Of results that had an effect and were written down for lessons; others are left out."""
+        """From results that had an effect and have inputs to learn from; others are left out."""
         used = [r for r in results if r.entered and r.inputs is not None]
         columns = features_of([r.transaction for r in used], model.codes, model.settings.declared)
         return cls(
@@ -55,7 +55,7 @@ class Features:
 
     @classmethod
     def of_records(cls, records: Sequence[dict[str, Any]], model: Model) -> Features:
-        """The same of score records, as they were written down."""
+        """The same from score records, as they were written."""
         used = [r for r in records if r["inputs"] is not None]
         columns = features_of([_transaction(r) for r in used], model.codes, model.settings.declared)
         return cls(
@@ -69,7 +69,7 @@ class Features:
 
     @classmethod
     def of_batch(cls, scores: pa.RecordBatch, model: Model) -> Features:
-        """The same of score records as a batch of columns."""
+        """The same from score records as a batch of columns."""
         used = scores.filter(pc.is_valid(scores.column("inputs")))
         own = ("account", "time", "amount", "category", "merchant", "id")
         columns = [used.column(name).to_pylist() for name in own]
@@ -104,7 +104,7 @@ class Features:
 
 
 def model_inputs(model: Model) -> int:
-    """How many inputs its lessons have."""
+    """How many inputs the model updates of this model have."""
     return len(input_names(model.settings.declared))
 
 
@@ -117,7 +117,7 @@ _COLUMNS = tuple(f.name for f in fields(Features) if f.name != "texts")
 
 
 def transaction_key(account: str, transaction: str) -> int:
-    """By which a verdict finds its transaction."""
+    """The key by which a verdict finds its transaction."""
     return identity(f"{account}\0{transaction}")
 
 

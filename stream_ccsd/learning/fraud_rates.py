@@ -1,11 +1,9 @@
-"""Frauds among all transactions, by value of a field: the record of a merchant, a category, an account, a device.
+"""Where fraud happens: fraud rates by value of a field, and fraud densities on the axes of numbers.
 
-Counts fade with every lesson, at several half-lives side by side: which of them predicts best is for data to say.
-
-Where fraud falls on the axes of amount, hour, weekday, gap and declared numbers, against a diffuse law.
-
-Counts fade at a few half-lives side by side; the one under which frauds were most likely, each before it was counted,
-is the one that is used.
+:class:`FraudRates` counts frauds among all transactions of each merchant, category, account or other name.
+:class:`FraudDensity` counts where fraud falls on the axes of amount, hour, weekday, gap and declared numbers, against a
+diffuse density. Both fade with every model update, at several half-lives side by side. The half-life is used under
+which frauds were most likely, each before it was counted.
 """
 
 from __future__ import annotations
@@ -16,9 +14,9 @@ from stream_ccsd.evidence.densities import OCTAVES, Densities
 from stream_ccsd.evidence.supervised import BIN, BINS, DIFFUSE, HALF_LIVES
 from stream_ccsd.numerics.arrays import AnyArray, FloatArray, IntArray
 
-_STRENGTH = 1.0  # transactions at everyone's rate that a record begins with
+_STRENGTH = 1.0  # transactions at everyone's rate that a fraud rate begins with
 _LATELY = HALF_LIVES.index(5.0)
-_FORGOTTEN = 0.01  # of a transaction: what is left of a record that is dropped
+_FORGOTTEN = 0.01  # of a transaction: what is left of a count that is dropped
 _PRIOR = 0.05, 50.0  # frauds and transactions before there are any
 
 
@@ -28,21 +26,21 @@ class FraudRates:
     def __init__(self, only_with_fraud: bool = False) -> None:
         self.codes: AnyArray = np.zeros(0, np.uint64)
         self.counts: FloatArray = np.zeros((0, 2, len(HALF_LIVES)))
-        self._since: IntArray = np.zeros(0, np.int64)  # the lesson a record began in
-        self._lesson = 0
+        self._since: IntArray = np.zeros(0, np.int64)  # the update in which counting began
+        self._updates = 0
         self._only_with_fraud = only_with_fraud
 
     def fade(self, factor: FloatArray) -> None:
-        """By a factor a half-life; what has nearly faded is dropped."""
-        self._lesson += 1
+        """Multiply counts by a factor for each half-life; drop what has nearly faded."""
+        self._updates += 1
         self.counts *= factor
         kept = self.counts[:, 1, -1] > _FORGOTTEN
         if not kept.all():
             self.codes, self.counts, self._since = self.codes[kept], self.counts[kept], self._since[kept]
 
     def add(self, codes: AnyArray, frauds: FloatArray, transactions: FloatArray) -> None:
-        """Count so much of each, by row and half-life."""
-        if self._only_with_fraud:  # accounts are many, and few have a record: it begins with the first fraud
+        """Add these counts, by row and half-life."""
+        if self._only_with_fraud:  # accounts are many, and few have fraud: counting begins with the first one
             known = np.isin(codes, np.append(self.codes, codes[frauds[:, -1] > 0]))
             codes, frauds, transactions = codes[known], frauds[known], transactions[known]
         if not len(codes):
@@ -53,13 +51,13 @@ class FraudRates:
             order = np.argsort(merged, kind="stable")
             blank = np.zeros((len(new), 2, len(HALF_LIVES)))
             self.codes, self.counts = merged[order], np.concatenate([self.counts, blank])[order]
-            self._since = np.append(self._since, np.full(len(new), self._lesson))[order]
+            self._since = np.append(self._since, np.full(len(new), self._updates))[order]
         places = np.searchsorted(self.codes, codes)
         np.add.at(self.counts[:, 0], places, frauds)
         np.add.at(self.counts[:, 1], places, transactions)
 
     def take_back(self, codes: AnyArray, frauds: FloatArray, transactions: FloatArray, entered: IntArray) -> None:
-        """What is left of rows that were counted in these lessons; those from before a record began are not in it."""
+        """Subtract what is left of rows counted in these updates; rows from before counting began are not in it."""
         known = np.isin(codes, self.codes)
         places = np.searchsorted(self.codes, codes[known])
         counted = entered[known] >= self._since[places]
@@ -74,7 +72,7 @@ class FraudRates:
         return rates
 
     def rates_without(self, codes: AnyArray, fraud: AnyArray, own: FloatArray, everyone: float) -> FloatArray:
-        """Rates of the values of transactions, each without what it counts for itself."""
+        """Rates of the values of transactions, each without its own count."""
         places = np.minimum(np.searchsorted(self.codes, codes), max(len(self.codes) - 1, 0))
         counts = self.counts[places] if len(self.codes) else np.zeros((len(codes), 2, len(HALF_LIVES)))
         known = self.codes[places] == codes if len(self.codes) else np.zeros(len(codes), bool)
@@ -97,12 +95,12 @@ class FraudRates:
 
 
 def base_rate(counts: FloatArray) -> float:
-    """Everyone's rate of fraud, from what is remembered longest."""
+    """Everyone's fraud rate, by the longest half-life."""
     return float((counts[0, -1] + _PRIOR[0]) / (counts[1, -1] + _PRIOR[1]))
 
 
 def likelihoods(rates: FloatArray, everyone: float, fraud: AnyArray) -> FloatArray:
-    """How likely what was found is, by the rates of each half-life, as they were when the transactions were scored."""
+    """Log likelihood of the outcomes by the rates of each half-life, as they were when the transactions were scored."""
     p = np.clip(everyone * np.exp(rates), 1e-6, 0.999)
     chance: FloatArray = np.where(fraud[:, None], np.log(p), np.log1p(-p))
     return chance.sum(axis=0)
@@ -110,11 +108,11 @@ def likelihoods(rates: FloatArray, everyone: float, fraud: AnyArray) -> FloatArr
 
 DENSITY_HALF_LIVES = (20.0, 60.0, 180.0)
 """In days."""
-_COMPARED = 35.0  # half-life of what half-lives are compared by
+_COMPARED = 35.0  # half-life of the likelihoods that half-lives are compared by
 
 
 class FraudDensity:
-    """Frauds by bin of one axis, and the diffuse law they are compared with."""
+    """Frauds by bin of one axis, and the diffuse density they are compared with."""
 
     def __init__(self, diffuse: FloatArray) -> None:
         self._diffuse = diffuse
@@ -122,20 +120,20 @@ class FraudDensity:
         self._likelihood: FloatArray = np.zeros(len(DENSITY_HALF_LIVES))
 
     def fade(self, days: float) -> None:
-        """So much later."""
+        """Let counts fade over so many days."""
         self._counts *= 0.5 ** (days / np.array(DENSITY_HALF_LIVES))[:, None]
         self._likelihood *= 0.5 ** (days / _COMPARED)
 
     def add(self, bins: IntArray) -> None:
-        """Count frauds: each is judged by what was known before them. Bins below 0 are none."""
+        """Count frauds, after evaluating each half-life on them. Bins below 0 are none."""
         bins = bins[bins >= 0]
         total = self._counts.sum(axis=1, keepdims=True)
-        law = (self._counts + DIFFUSE * self._diffuse) / (total + DIFFUSE)
-        self._likelihood += np.log(law[:, bins]).sum(axis=1)
+        density = (self._counts + DIFFUSE * self._diffuse) / (total + DIFFUSE)
+        self._likelihood += np.log(density[:, bins]).sum(axis=1)
         np.add.at(self._counts.T, bins, 1.0)
 
     def take_back(self, bins: IntArray, days: FloatArray) -> None:
-        """Frauds that were none, counted so many days ago: what is left of them."""
+        """Subtract what is left of frauds that were none, counted so many days ago."""
         known = bins >= 0
         left = 0.5 ** (days[known, None] / np.array(DENSITY_HALF_LIVES))
         np.subtract.at(self._counts.T, bins[known], left)
@@ -147,7 +145,7 @@ class FraudDensity:
         return int(np.argmax(self._likelihood))
 
     def ratio(self) -> tuple[FloatArray, float]:
-        """The law of frauds over the diffuse one, bin by bin, and how many frauds it is made of."""
+        """The density of frauds over the diffuse one, bin by bin, and how many frauds it is made of."""
         counts = self._counts[self.chosen]
         total = float(counts.sum())
         if total < 1e-6:
@@ -155,14 +153,16 @@ class FraudDensity:
         return counts / total / self._diffuse, total
 
 
-def fraud_densities(laws: Densities) -> list[FraudDensity]:
+def fraud_densities(densities: Densities) -> list[FraudDensity]:
     """Of amount, hour, weekday, gap and each declared number, nothing counted yet."""
     # A density that grows with the amount, up to the largest normal one, and falls as fast beyond.
     at = (np.arange(BINS) + 0.5) * BIN
-    amount = np.exp(np.minimum(at, laws.amount_scale) - np.maximum(at - laws.amount_scale, 0.0) - laws.amount_scale)
-    octaves = int(np.ceil(laws.octaves)) if laws.octaves > 0 else 1
+    amount = np.exp(
+        np.minimum(at, densities.amount_scale) - np.maximum(at - densities.amount_scale, 0.0) - densities.amount_scale
+    )
+    octaves = int(np.ceil(densities.octaves)) if densities.octaves > 0 else 1
     gap = np.where(np.arange(OCTAVES) <= octaves, 1.0, 1e-3)
     # A number's axis is as long as its reach, somewhere: bins beyond normal ones are as likely as those within.
-    numbers = [np.full(BINS, min(1.0, BIN / max(reach, BIN))) for reach in laws.number_reach]
+    numbers = [np.full(BINS, min(1.0, BIN / max(reach, BIN))) for reach in densities.number_reach]
     shares = [amount * BIN, np.full(24, 1 / 24), np.full(7, 1 / 7), gap / gap.sum(), *numbers]
     return [FraudDensity(np.maximum(share, 1e-9)) for share in shares]

@@ -1,13 +1,13 @@
-"""What a learner remembers: transactions whose outcome is not known yet, what verdicts say, and what was learnt from.
+"""The label buffer: transactions whose outcome is not known yet, their verdicts, and what was learnt from.
 
-A transaction is entered once: as fraud or normal as soon as a verdict says so, or as normal when the delay has passed
-in silence. A verdict that is overruled is taken back. What is disputed or unsure is left out until settled.
+A transaction is counted once: as fraud or normal as soon as a verdict says so, or as normal when the delay has passed
+without one. A verdict that is overruled is taken back. What is disputed or unsure is left out until it is settled.
 
-Counts fade with the age of a transaction, not of what is known of it: a fraud that a chargeback tells of after a month
-says little about where fraud happens now. What is known as soon as any verdict is (``_promptly``) counts in full.
+Counts fade with the age of a transaction, not with the age of its verdict: a fraud that a chargeback reports after a
+month says little about where fraud happens now. Verdicts that come as soon as any do (``_PROMPTLY``) count in full.
 
-Nothing here depends on what models made of it: a notebook follows from scored transactions and verdicts alone, so that
-it can be written again from records after a process was killed.
+Nothing here depends on what models made of it. A label buffer follows from scored transactions and verdicts alone, so
+it can be built again from recorded scores after a process was killed.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from stream_ccsd.numerics.arrays import AnyArray, FloatArray, IntArray
 from stream_ccsd.verdict import EffectiveVerdict, Verdict
 
 DAYS_KEPT = 60.0
-"""How far back weights are learnt from."""
+"""Days for which transactions are kept to learn weights from."""
 NORMALS = 400.0
-"""Normal transactions of a day that are kept for that, at least; those that were looked at are kept besides."""
+"""Normal transactions of a day that are kept for that, at least; those with a verdict are kept besides."""
 NORMALS_A_FRAUD = 10.0
-"""As many are kept where there is much fraud."""
-_TIDIED = 16  # lessons between two looks for verdicts that nobody needs any more
-# Remembered until so many delays have passed: a verdict that comes after the delay still counts.
+"""Normal transactions kept for each fraud, where that is more."""
+_CLEANED_EVERY = 16  # updates between two removals of verdicts that are no longer needed
+# Transactions wait for a verdict for so many delays: one that comes after the delay still counts.
 _REMEMBERED = 2.0
 # Share of frauds that are known promptly, at the least, and how fast an opinion of how soon that is changes.
 _PROMPTLY, _LEARNS = 0.2, 0.1
-_COMPARED = 35.0  # half-life, in days, of what half-lives are compared by
-# What is known of a remembered transaction.
+_COMPARED = 35.0  # half-life, in days, of the likelihoods that half-lives are compared by
+# The state of a transaction in the buffer.
 _OPEN, _SILENT, _JUDGED_NORMAL, _FRAUD, _LEFT_OUT = range(5)
 _LABELS = {"normal": _JUDGED_NORMAL, "fraud": _FRAUD, None: _LEFT_OUT}
 
@@ -50,10 +50,10 @@ class LearningSample:
 
     rows: Features
     state: AnyArray
-    entered: IntArray  # in which lesson
-    weight: FloatArray  # transactions that it stands for
-    stale: FloatArray  # days that it was known later than prompt verdicts are
-    sampled: AnyArray  # among those that stand for all normal ones
+    entered: IntArray  # in which update
+    weight: FloatArray  # transactions that it represents
+    stale: FloatArray  # days that its outcome came later than prompt verdicts do
+    sampled: AnyArray  # among the sample that represents all normal ones
 
     @property
     def fraud(self) -> AnyArray:
@@ -77,20 +77,20 @@ class LearningSample:
 class LabelBuffer:
     """See the module. Times are the stream's."""
 
-    def __init__(self, laws: Densities, fields: tuple[Field, ...], schedule: Schedule) -> None:
+    def __init__(self, densities: Densities, fields: tuple[Field, ...], schedule: Schedule) -> None:
         self.schedule = schedule
         self.lessons = 0
-        # Where time has no unit, a lesson is as good as a day.
-        self.days = schedule.every / laws.day if laws.day > 0.0 else 1.0
+        # Where time has no unit, the time between two updates counts as a day.
+        self.days = schedule.every / densities.day if densities.day > 0.0 else 1.0
         self._fading: FloatArray = 0.5 ** (self.days / np.array(HALF_LIVES))
         self.records = [FraudRates(name == "account") for name in rated_fields(fields)]
         self.base: FloatArray = np.zeros((2, len(HALF_LIVES)))
-        self.law: list[FraudDensity] = fraud_densities(laws)
+        self.law: list[FraudDensity] = fraud_densities(densities)
         self.choices: FloatArray = np.zeros((len(self.records), len(HALF_LIVES)))  # likelihoods of half-lives
         self.kept: LearningSample | None = None
-        self.silent: Features | None = None  # what this lesson took to be normal
+        self.silent: Features | None = None  # what this update took to be normal
         self.too_late = 0  # verdicts on transactions that were forgotten
-        self.judged: list[bool] = []  # of alerts that this lesson has heard of first: whether each was fraud
+        self.judged: list[bool] = []  # of alerts whose first verdict came with this update: whether each was fraud
         self._names = input_names(fields)
         self._new: list[Features] = []
         self._pool: Features | None = None
@@ -100,12 +100,12 @@ class LabelBuffer:
         self._prompt: float | None = None  # days until prompt verdicts
         self._disputed: set[int] = set()
         self._balance = FraudQuota()
-        self._outweighed: set[int] = set()  # frauds beyond what one person's verdicts may count
+        self._outweighed: set[int] = set()  # frauds beyond the quota of one person's verdicts
         self._moment = 0.0
-        self.known_since: float | None = None  # from which lesson on there are frauds in records
+        self.known_since: float | None = None  # from which update on there are frauds in fraud rates
         self._verdicts: dict[int, EffectiveVerdict] = {}
-        self._heard: dict[int, None] = {}  # keys with verdicts that were not looked at yet, in order
-        self._told = False  # anything since the lesson before
+        self._heard: dict[int, None] = {}  # keys with verdicts that are still pending, in order
+        self._changed = False  # whether verdicts came since the update before
 
     def see(self, rows: Features) -> None:
         """Transactions that were scored."""
@@ -118,17 +118,17 @@ class LabelBuffer:
             key = transaction_key(verdict.account, verdict.transaction)
             self._verdicts.setdefault(key, EffectiveVerdict()).add(verdict)
             self._heard[key] = None
-            self._told = True
+            self._changed = True
 
     def has_news(self, moment: float) -> bool:
-        """Whether a lesson could learn anything: something was seen or heard since, or silence counts by then."""
-        if self._new or self._told or self._pool is None:
-            return bool(self._new) or self._told
+        """Whether an update could learn anything: transactions or verdicts came, or a delay has passed by then."""
+        if self._new or self._changed or self._pool is None:
+            return bool(self._new) or self._changed
         return bool(((self._state == _OPEN) & (self._pool.time <= moment - self.schedule.delay)).any())
 
     @property
     def waiting(self) -> int:
-        """Transactions that there are verdicts on, but which were not seen."""
+        """Verdicts that wait for their transaction."""
         return len(self._heard)
 
     @property
@@ -143,15 +143,15 @@ class LabelBuffer:
 
     @property
     def unasked(self) -> AnyArray:
-        """Which of the kept ones are frauds that somebody told of who did not have to look at an alert."""
+        """Which of the kept ones are frauds that were reported without an alert to look at."""
         assert self.kept is not None
         return self._balance.unasked(self.kept.rows.key)
 
     def advance(self, moment: float) -> None:
-        """To a lesson: what is known by now is entered."""
+        """Go on to an update: count what is known by now."""
         self.lessons += 1
         self._moment = moment
-        self.silent, self.judged, self._told = None, [], False
+        self.silent, self.judged, self._changed = None, [], False
         self._fade()
         self._gather()
         if self._pool is None:
@@ -167,7 +167,7 @@ class LabelBuffer:
 
     @property
     def first_record(self) -> int:
-        """Where records are among the inputs: the chosen ones, then all half-lives of each."""
+        """Place of the fraud rates among the inputs: the chosen ones, then all half-lives of each."""
         return self._names.index("account_record")
 
     @property
@@ -177,12 +177,12 @@ class LabelBuffer:
         return np.where(np.ptp(self.choices, axis=1) > 0, best, 1)
 
     def _fade(self) -> None:
-        for record in self.records:
-            record.fade(self._fading)
+        for rates in self.records:
+            rates.fade(self._fading)
         self.base *= self._fading
         self.choices *= 0.5 ** (self.days / _COMPARED)
-        for law in self.law:
-            law.fade(self.days)
+        for density in self.law:
+            density.fade(self.days)
         if self.kept is not None:
             recent = (self.lessons - self.kept.entered) * self.days < DAYS_KEPT
             if not recent.all():
@@ -199,17 +199,17 @@ class LabelBuffer:
         self._stale = np.concatenate([self._stale, np.zeros(new)])
 
     def _apply_verdicts(self) -> None:
-        """Enter what was judged, and take back what was overruled."""
+        """Count pending verdicts, and take back what was overruled."""
         assert self._pool is not None
         if not self._heard:
             return
         self._balance_finders()
-        # In an order of their own, so that sums do not depend on whose verdict arrived first.
+        # In the order of the keys, so that sums do not depend on which verdict arrived first.
         keys = np.sort(np.fromiter(self._heard, np.uint64, len(self._heard)))
         near = np.minimum(np.searchsorted(keys, self._pool.key), len(keys) - 1)
         here = np.flatnonzero(keys[near] == self._pool.key)
         found, first = np.zeros(len(keys), bool), np.unique(near[here], return_index=True)[1]
-        places = here[first]  # in the order of the keys; of an id that was entered twice, the first
+        places = here[first]  # in the order of the keys; of an id that occurs twice, the first
         found[near[places]] = True
         wanted = self._labels(keys[found])
         for key in keys[found].tolist():
@@ -218,7 +218,7 @@ class LabelBuffer:
         self._change_kept(keys[~found])
 
     def _balance_finders(self) -> None:
-        """Who found what is heard of; frauds that count now and did not before, or the other way, are heard again."""
+        """Note who found the pending frauds. A fraud that the quota begins or ceases to count is pending again."""
         assert self._pool is not None
         keys = np.fromiter(self._heard, np.uint64, len(self._heard))
         for rows in (self._pool, *([] if self.kept is None else [self.kept.rows])):
@@ -229,7 +229,7 @@ class LabelBuffer:
         self._heard |= dict.fromkeys(sorted(before ^ self._outweighed))
 
     def _labels(self, keys: AnyArray) -> AnyArray:
-        """What transactions are by the verdicts on them."""
+        """The labels of transactions by the verdicts on them."""
         found = np.zeros(len(keys), np.int8)
         for i, key in enumerate(keys.tolist()):
             said = self._verdicts[key]
@@ -238,7 +238,7 @@ class LabelBuffer:
         return found
 
     def _change(self, places: IntArray, wanted: AnyArray) -> None:
-        """Rows of the pool to what they are now known to be."""
+        """Change rows of the pool to their new labels."""
         assert self._pool is not None
         was = self._state[places]
         first = (was != _JUDGED_NORMAL) & (was != _FRAUD) & (wanted != _LEFT_OUT) & self._pool.alerted[places]
@@ -254,7 +254,7 @@ class LabelBuffer:
         self._stale[places[fresh]] = self._enter(self._pool.take(places[fresh]), wanted[fresh])
 
     def _change_kept(self, keys: AnyArray) -> None:
-        """The same of transactions that are only kept for weights, or were forgotten; others are still to come."""
+        """The same for transactions that are only kept for weights; other keys are still to come, or forgotten."""
         if self.kept is None or not len(keys):
             return
         chosen = np.isin(self.kept.rows.key, keys)
@@ -285,12 +285,12 @@ class LabelBuffer:
         fraud = state == _FRAUD
         if fraud.any() and self.known_since is None:
             self.known_since = self._moment
-        self._judge_half_lives(rows, fraud)
+        self._compare_half_lives(rows, fraud)
         stale = self._staleness(rows, fraud)
         left = 0.5 ** (stale[:, None] / np.array(HALF_LIVES))
         self._count(rows, fraud[:, None] * left, left)
-        for law, bins in zip(self.law, self._bins(rows.take(fraud)), strict=True):
-            law.add(bins)
+        for density, bins in zip(self.law, self._bins(rows.take(fraud)), strict=True):
+            density.add(bins)
         self._keep(rows, state, stale)
         return stale
 
@@ -305,26 +305,26 @@ class LabelBuffer:
         return np.where(late < 1.0, 0.0, late)
 
     def _take_back(self, rows: Features, was: AnyArray, entered: IntArray, stale: FloatArray) -> None:
-        """What was entered, as far as it has not faded."""
+        """Subtract what was counted, as far as it has not faded."""
         if not len(rows):
             return
         left = self.left_of(entered, stale)
         fraud = was == _FRAUD
-        for record, codes in zip(self.records, record_codes(rows), strict=True):
-            record.take_back(codes, left * fraud[:, None], left, entered)
+        for rates, codes in zip(self.records, record_codes(rows), strict=True):
+            rates.take_back(codes, left * fraud[:, None], left, entered)
         taken = np.stack([(left * fraud[:, None]).sum(axis=0), left.sum(axis=0)])
         self.base = np.maximum(self.base - taken, 0.0)
         days = (self.lessons - entered[fraud]) * self.days
-        for law, bins in zip(self.law, self._bins(rows.take(fraud)), strict=True):
-            law.take_back(bins, days)
+        for density, bins in zip(self.law, self._bins(rows.take(fraud)), strict=True):
+            density.take_back(bins, days)
 
     def _count(self, rows: Features, frauds: FloatArray, transactions: FloatArray) -> None:
-        for record, codes in zip(self.records, record_codes(rows), strict=True):
-            record.add(codes, frauds, transactions)
+        for rates, codes in zip(self.records, record_codes(rows), strict=True):
+            rates.add(codes, frauds, transactions)
         self.base += np.stack([frauds.sum(axis=0), transactions.sum(axis=0)])
 
     def _bins(self, rows: Features) -> list[IntArray]:
-        """Where transactions lie on the axes of the law of fraud; -1 where they do not."""
+        """Bins of transactions on the axes of the fraud densities; -1 where they have none."""
         column = {name: rows.inputs[:, i] for i, name in enumerate(self._names)}
         amount = np.minimum(column["size"] / BIN, BINS - 1).astype(np.int64)
         gap = np.where(column["after"] < 0, -1, np.minimum(column["after"] / np.log(2.0), 63)).astype(np.int64)
@@ -342,7 +342,7 @@ class LabelBuffer:
         weekday = column["at_weekday"].astype(np.int64)
         return [amount, hour, weekday, gap, *(n.astype(np.int64) for n in numbers)]
 
-    def _judge_half_lives(self, rows: Features, fraud: AnyArray) -> None:
+    def _compare_half_lives(self, rows: Features, fraud: AnyArray) -> None:
         everyone = (self.base[0, -1] + 0.05) / (self.base[1, -1] + 50.0)
         first = self.first_record + len(self.records)
         for i in range(len(self.records)):
@@ -350,7 +350,7 @@ class LabelBuffer:
             self.choices[i] += likelihoods(own.astype(float), float(everyone), fraud)
 
     def _keep(self, rows: Features, state: AnyArray, stale: FloatArray) -> None:
-        """All frauds, all that were judged, and a sample of the normal ones: those with the lowest keys."""
+        """Keep all frauds, all with a verdict, and a sample of the normal ones: those with the lowest keys."""
         normal = np.flatnonzero(state != _FRAUD)
         silent = np.flatnonzero(state == _SILENT)
         chosen = silent[np.argsort(rows.key[silent], kind="stable")[: self._sample_size()]]
@@ -358,7 +358,7 @@ class LabelBuffer:
         weight[chosen] = len(silent) / max(len(chosen), 1)
         sampled = np.zeros(len(rows), bool)
         sampled[chosen] = True
-        if len(silent):  # those that were judged normal belong to all normal ones, too
+        if len(silent):  # those with a verdict of normal belong to all normal ones, too
             line = rows.key[chosen].max() if len(chosen) < len(silent) else np.uint64(2**64 - 1)
             sampled[normal] |= rows.key[normal] <= line
         else:
@@ -370,7 +370,7 @@ class LabelBuffer:
         self.kept = fresh if self.kept is None else LearningSample.concatenate([self.kept, fresh])
 
     def _sample_size(self) -> int:
-        """Normal transactions of a lesson that are kept: ten for each fraud of a lesson, on average."""
+        """Normal transactions to keep of an update: ten for each fraud of an update, on average."""
         lessons = min(self.lessons, DAYS_KEPT / self.days)
         frauds = 0 if self.kept is None else int(self.kept.fraud.sum())
         return max(1, round(max(NORMALS * self.days, NORMALS_A_FRAUD * frauds / lessons)))
@@ -392,7 +392,7 @@ class LabelBuffer:
             self.too_late += 1
         kept = self._pool.key[:0] if self.kept is None else self.kept.rows.key
         self._outweighed -= self._balance.keep_only(np.concatenate([self._pool.key, kept]))
-        if self.lessons % _TIDIED:
+        if self.lessons % _CLEANED_EVERY:
             return
         keys = np.fromiter(self._verdicts, np.uint64, len(self._verdicts))
         alive = np.isin(keys, self._pool.key)
@@ -405,5 +405,5 @@ class LabelBuffer:
 
 
 def record_codes(rows: Features) -> list[AnyArray]:
-    """Values that have records, field by field."""
+    """Values that have fraud rates, field by field."""
     return [rows.account, rows.category, rows.merchant, *rows.names.T]

@@ -1,9 +1,9 @@
 """The learner: (model, evidence as it was scored, verdicts) -> the next model.
 
-A lesson changes what verdicts have taught (``Model.learnt``) and how rare evidence then is among normal transactions;
-laws of normal transactions stay. Records and the law of fraud are counted anew with every lesson, weights and trees
-less often. Which of the plain sum, the weighted sum, and the weighted sum with trees is used is what predicts best on
-accounts that were left out: with few verdicts that is the plain sum.
+A model update changes what was learnt from verdicts (``Model.learnt``), and then how rare evidence is among normal
+transactions. The densities of normal transactions stay, unless they adapt. Fraud rates and fraud densities are counted
+anew with every update, weights and trees less often. The plain sum, the weighted sum, or the weighted sum with trees is
+used: the one that predicts best on accounts that were left out. With few verdicts that is the plain sum.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ from stream_ccsd.result import Result
 from stream_ccsd.scores import EVIDENCE, TAKEOVER
 from stream_ccsd.verdict import Verdict
 
-# Days between two lessons that learn weights, unless there are half as many frauds again.
+# Days between two updates that fit weights, unless there are half as many frauds again.
 _WEIGHED_EVERY, _GROWN = 7.0, 1.5
-# Fewer frauds, or other transactions, say nothing about weights.
+# With fewer frauds, or other transactions, weights are not fitted.
 _FEWEST_FRAUDS, _FEWEST_NORMALS = 30, 300
-# What takeover may have of the alert budget, as parts of what it had at the fit.
+# Candidates for takeover's part of the alert budget, as parts of the one at the fit.
 _TAKEOVER_PARTS = (1.0, 0.25, 0.05, 0.0)
-# Lessons that the stream may jump ahead at once, and transactions in a row that confirm a longer jump.
+# Updates that the stream may jump ahead at once, and transactions in a row that confirm a longer jump.
 LEAP, CONFIRMED = 60, 20
 
 
 def listening(model: Model) -> Model:
-    """The model, one that can learn: its engine writes down what lessons are made of."""
+    """The same model, able to learn: its engine records the inputs of model updates."""
     if model.learnt is not None:
         return model
     return replace(model, learnt=read_only(unsupervised(model.settings.declared, listening=True)))
 
 
 class Learner:
-    """Holds the newest model. Transactions are shown as they are scored, verdicts told as they arrive."""
+    """Holds the newest model. It takes transactions as they are scored, and verdicts as they arrive."""
 
     def __init__(self, model: Model, schedule: Schedule, adapt: bool = False) -> None:
         self.model = self.first = listening(model)
@@ -63,9 +63,9 @@ class Learner:
         self.label_buffer = LabelBuffer(model.laws, model.settings.declared, schedule)
         self._adapt = adapt
         self._next: float | None = None
-        self._ahead = 0  # transactions in a row that are much later than the next lesson
-        self._weighed_every = max(1, round(_WEIGHED_EVERY / self.label_buffer.days))  # lessons
-        self._weighed_at = 0  # frauds that weights were last learnt from
+        self._ahead = 0  # transactions in a row that are much later than the next update
+        self._weighed_every = max(1, round(_WEIGHED_EVERY / self.label_buffer.days))  # updates
+        self._weighed_at = 0  # frauds that weights were last fitted on
 
     def see(self, results: Iterable[Result]) -> None:
         """Transactions that were scored, in the stream's order."""
@@ -80,11 +80,11 @@ class Learner:
         self.label_buffer.hear(verdicts)
 
     def worth(self, merchants: AnyArray) -> FloatArray:
-        """What a verdict on transactions there would teach, from 0 to 1: the less was known lately, the more."""
+        """How much a verdict on transactions there is worth, from 0 to 1: the fewer are known lately, the more."""
         return self.label_buffer.records[NAMED_RECORDS.index("merchant")].novelty(merchants)
 
     def due(self, time: float) -> float | None:
-        """The moment of a lesson that comes before a transaction of this time; None if there is none."""
+        """The time of an update that comes before a transaction of this time; None if there is none."""
         if self._next is None:
             self._next = self.schedule.first_after(time)
         if time < self._next + LEAP * self.schedule.every:
@@ -94,32 +94,32 @@ class Learner:
         return self._next if self._ahead >= CONFIRMED else None
 
     def remember(self, moment: float, model: Model | None = None) -> None:
-        """A lesson that was held before: what was known is entered. Without its model, take up a later one."""
+        """Repeat an update that was made before: count what was known. Without its model, take up a later one."""
         self._advance(moment)
         if model is not None:
             self.take_up(model)
 
     def take_up(self, model: Model) -> None:
-        """Go on with the model of a lesson that was remembered."""
+        """Go on with the model of an update that was made before."""
         self.model = model
         self._weighed_at = int(model.facts.get("lessons", {}).get("weighed_at", 0))
 
     def learn(self, moment: float) -> Model:
-        """Hold the lesson of this moment; the same model where there was nothing to learn from."""
+        """Make the update of this time; the same model where there was nothing to learn from."""
         if not self.label_buffer.has_news(moment):  # a stream that pauses, or jumps by years: there are many of these
             self.remember(moment)
             return self.model
         self._advance(moment)
-        book = self.label_buffer
-        if self._adapt and book.silent is not None:
-            self.model = self._adapted(book.silent)
-        taught = "lessons" in self.model.facts  # then also that a fraud was none, or is long ago
-        if book.kept is not None and (taught or book.kept.fraud.any()):
-            self.model = self._next_model(moment, book.kept)
+        buffer = self.label_buffer
+        if self._adapt and buffer.silent is not None:
+            self.model = self._adapted(buffer.silent)
+        updated = "lessons" in self.model.facts  # then it may also unlearn a fraud that was none, or is long ago
+        if buffer.kept is not None and (updated or buffer.kept.fraud.any()):
+            self.model = self._next_model(moment, buffer.kept)
         return self.model
 
     def _adapted(self, silent: Features) -> Model:
-        """Laws moved towards what nobody objected to; rates as well, until verdicts say what they are."""
+        """Move densities towards what had no verdict; rates as well, until they are learnt from verdicts."""
         moved = adapted(self.model, silent.take(~silent.alerted), share_of(self.label_buffer.days, HALF_LIFE))
         return moved if "lessons" not in self.model.facts else replace(moved, tails=self.model.tails)
 
@@ -130,55 +130,55 @@ class Learner:
     def _next_model(self, moment: float, kept: LearningSample) -> Model:
         before = self.model.learnt
         assert before is not None
-        learnt = self._counted(before)
+        supervised = self._counted(before)
         frauds = int(kept.fraud.sum())
-        # Of fewer normal ones nobody can say how rare evidence is among them: it stays as rare as it was.
+        # With fewer normal ones evidence cannot be calibrated: it stays as rare as it was.
         measurable = int(kept.sampled.sum()) >= _FEWEST_NORMALS
-        weighing, takeover = None, self.model.takeover_share
+        selection, takeover = None, self.model.takeover_share
         facts: dict[str, Any] = dict(self.model.facts.get("lessons", {"weighed_by": SUM}))
-        told = silence_speaks(kept, self.label_buffer.unasked, facts.get("silence") == "normal")
+        silence_normal = silence_speaks(kept, self.label_buffer.unasked, facts.get("silence") == "normal")
         shares: list[float] = facts.get("shares") or self._shares(moment, kept)
-        if not (told or shares or "lessons" in self.model.facts):
-            return self.model  # what reaches the threshold of all is still to be counted, before anything is learnt
-        if frauds < _FEWEST_FRAUDS or (shares and not told):
-            # One verdict says nothing about merchants and customers: their records would tell who is often seen, and
-            # outweigh everything else. Nor do verdicts on alerts alone: what they are compared with is not normal.
-            learnt = learnt._replace(weights=self._without_records(learnt), **NO_TREES._asdict())
+        if not (silence_normal or shares or "lessons" in self.model.facts):
+            return self.model  # the share of all that reaches the threshold has to be counted before anything is learnt
+        if frauds < _FEWEST_FRAUDS or (shares and not silence_normal):
+            # One verdict says nothing about merchants and customers: their fraud rates would only show who pays often,
+            # and outweigh everything else. Nor do verdicts on alerts alone: what they are compared with is not normal.
+            supervised = supervised._replace(weights=self._without_fraud_rates(supervised), **NO_TREES._asdict())
             facts, self._weighed_at, takeover = {"weighed_by": SUM}, 0, self.first.takeover_share
-        elif told and measurable and self._weighs(frauds):
-            weighing = select_weights(learnt, kept, self.label_buffer)
+        elif silence_normal and measurable and self._fits_weights(frauds):
+            selection = select_weights(supervised, kept, self.label_buffer)
             self._weighed_at = frauds
-            learnt = learnt._replace(weights=weighing.weights, **weighing.trees._asdict())
-            facts = measured(weighing)
+            supervised = supervised._replace(weights=selection.weights, **selection.trees._asdict())
+            facts = measured(selection)
         tail = self.model.tails["evidence"]
         past = self._settled(moment, kept)
-        if shares and not told and len(past.weight) >= _FEWEST_NORMALS:
-            evidence = evidence_by(learnt, past.rows.inputs.astype(float), int(learnt.term_of.max()) + 1)
+        if shares and not silence_normal and len(past.weight) >= _FEWEST_NORMALS:
+            evidence = evidence_by(supervised, past.rows.inputs.astype(float), int(supervised.term_of.max()) + 1)
             tail = tail_by_shares(evidence, past.weight, shares)
-        elif told and measurable and (weighing is not None or not len(learnt.roots)):
-            if weighing is None:
-                asked, (evidence, speaking) = kept, evidence_today(learnt, kept, self.label_buffer)
+        elif silence_normal and measurable and (selection is not None or not len(supervised.roots)):
+            if selection is None:
+                asked, (evidence, speaking) = kept, evidence_today(supervised, kept, self.label_buffer)
             else:
-                asked, evidence, speaking = weighing.judged, weighing.today, weighing.speaking
+                asked, evidence, speaking = selection.judged, selection.today, selection.speaking
             whose = asked.rows.account[speaking].view(np.int64)
             tail = fit_tail(evidence[speaking], self.model.settings.tail_share, whose)
         tails = {**self.model.tails, "evidence": tail}
-        model = replace(self.model, learnt=read_only(learnt), tails=tails, takeover_share=takeover)
-        if weighing is not None:
-            model = replace(model, takeover_share=self._takeover_share(model, weighing))
-        facts |= {"shares": shares, "silence": "normal" if told else "unknown"}
-        return replace(model, facts={**model.facts, "lessons": {**facts, **self._account(moment, kept, learnt)}})
+        model = replace(self.model, learnt=read_only(supervised), tails=tails, takeover_share=takeover)
+        if selection is not None:
+            model = replace(model, takeover_share=self._takeover_share(model, selection))
+        facts |= {"shares": shares, "silence": "normal" if silence_normal else "unknown"}
+        return replace(model, facts={**model.facts, "lessons": {**facts, **self._account(moment, kept, supervised)}})
 
-    def _weighs(self, frauds: int) -> bool:
-        """Whether weights are learnt in this lesson."""
+    def _fits_weights(self, frauds: int) -> bool:
+        """Whether weights are fitted in this update."""
         return self.label_buffer.lessons % self._weighed_every == 0 or frauds >= _GROWN * max(self._weighed_at, 1)
 
     def _settled(self, moment: float, kept: LearningSample) -> LearningSample:
-        """Those that stand for all transactions of their time: of later ones, only what was judged is entered."""
+        """Those that represent all transactions of their time: of later ones, only those with a verdict are counted."""
         return kept.take(kept.rows.time <= moment - self.schedule.delay)
 
     def _shares(self, moment: float, kept: LearningSample) -> list[float]:
-        """Of all transactions, how rare they were before anything was learnt, as far as to the threshold, or none."""
+        """The shares of all transactions by rarity before the first update, if they reach the threshold; else none."""
         past = self._settled(moment, kept)
         if "lessons" in self.model.facts or not len(past.weight):
             return []
@@ -186,35 +186,35 @@ class Learner:
         enough = shares and shares[-1] >= self.model.threshold + self.model.budget_offsets()[EVIDENCE]
         return shares if enough else []
 
-    def _without_records(self, learnt: Supervised) -> FloatArray:
-        """The plain sum of what laws say."""
-        weights: FloatArray = np.ones(len(learnt.weights))
+    def _without_fraud_rates(self, supervised: Supervised) -> FloatArray:
+        """The plain sum of the density terms."""
+        weights: FloatArray = np.ones(len(supervised.weights))
         weights[self.label_buffer.first_record :] = 0.0
         return weights
 
     def _counted(self, before: Supervised) -> Supervised:
-        """Records and the law of fraud as they are counted by now."""
-        book = self.label_buffer
-        everyone = base_rate(book.base)
-        laws = [law.ratio() for law in book.law]
-        numbers = [ratio for ratio, _ in laws[4:]]
+        """Fraud rates and fraud densities as they are counted by now."""
+        buffer = self.label_buffer
+        everyone = base_rate(buffer.base)
+        densities = [density.ratio() for density in buffer.law]
+        numbers = [ratio for ratio, _ in densities[4:]]
         return before._replace(
-            start=np.cumsum([0, *(len(r.codes) for r in book.records)]),
-            codes=np.concatenate([r.codes for r in book.records]),
-            rates=np.concatenate([r.rates(everyone) for r in book.records]),
-            chosen=book.chosen,
-            amount=laws[0][0],
-            hour=laws[1][0],
-            weekday=laws[2][0],
-            gap=laws[3][0],
+            start=np.cumsum([0, *(len(r.codes) for r in buffer.records)]),
+            codes=np.concatenate([r.codes for r in buffer.records]),
+            rates=np.concatenate([r.rates(everyone) for r in buffer.records]),
+            chosen=buffer.chosen,
+            amount=densities[0][0],
+            hour=densities[1][0],
+            weekday=densities[2][0],
+            gap=densities[3][0],
             number=np.array(numbers).reshape(before.number.shape),
-            frauds=np.array([count for _, count in laws]),
+            frauds=np.array([count for _, count in densities]),
         )
 
-    def _takeover_share(self, model: Model, weighing: Selection) -> float:
-        """Of the alert budget: the part with which alert scores rank known frauds best: trees know takeovers, too."""
-        judged = weighing.judged
-        evidence = rarities(model.tails["evidence"], weighing.evidence)
+    def _takeover_share(self, model: Model, selection: Selection) -> float:
+        """The part of the alert budget with which alert scores rank known frauds best: trees detect takeovers, too."""
+        judged = selection.judged
+        evidence = rarities(model.tails["evidence"], selection.evidence)
         takeover = rarities(model.tails["takeover"], judged.rows.takeover)
         best, most = 0.0, -1.0
         for part in _TAKEOVER_PARTS:
@@ -226,19 +226,19 @@ class Learner:
                 best, most = share, precision
         return best
 
-    def _account(self, moment: float, kept: LearningSample, learnt: Supervised) -> dict[str, Any]:
-        """What a model was made from."""
-        book, fields = self.label_buffer, rated_fields(self.model.settings.declared)
+    def _account(self, moment: float, kept: LearningSample, supervised: Supervised) -> dict[str, Any]:
+        """Facts about the update that made a model."""
+        buffer, fields = self.label_buffer, rated_fields(self.model.settings.declared)
         return {
             "moment": moment,
-            "number": book.lessons,
+            "number": buffer.lessons,
             "frauds": int(kept.fraud.sum()),
             "others": int(len(kept.fraud) - kept.fraud.sum()),
-            "waiting": book.waiting,
-            "too_late": book.too_late,
-            "disputed": book.disputed,
-            "outweighed": book.outweighed,
+            "waiting": buffer.waiting,
+            "too_late": buffer.too_late,
+            "disputed": buffer.disputed,
+            "outweighed": buffer.outweighed,
             "weighed_at": self._weighed_at,
-            "half_lives": {f: HALF_LIVES[c] for f, c in zip(fields, learnt.chosen.tolist(), strict=True)},
+            "half_lives": {f: HALF_LIVES[c] for f, c in zip(fields, supervised.chosen.tolist(), strict=True)},
             "before": self.model.version,
         }

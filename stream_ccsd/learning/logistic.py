@@ -1,9 +1,9 @@
-"""Weights of the terms of the evidence: a logistic regression that begins at 1 and is held there.
+"""Weights of the terms of the evidence: a logistic regression with a prior around 1.
 
-Fraud is as likely as ``sigmoid(intercept + sum of weight x term)``; each weight is held to 1 as by a normal prior, so
-that with few verdicts evidence stays the plain sum it is without any. Solved exactly (Newton), so the order of the rows
-changes nothing that matters, and a lesson can be repeated to the bit: sums are our own, row after row. Those of BLAS
-depend on how many cores it finds.
+Fraud is as likely as ``sigmoid(intercept + sum of weight x term)``. Each weight has a normal prior around 1, so that
+with few verdicts evidence stays the plain sum that it is without any. The fit is exact (Newton), so the order of the
+rows changes nothing that matters. A model update can be repeated to the bit, because sums are our own, row after row:
+those of BLAS depend on how many cores it finds.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scipy.special import expit, log_expit
 from stream_ccsd.numerics.arrays import AnyArray, FloatArray
 from stream_ccsd.numerics.sums import newton_terms, solve_positive, weighted_sums
 
-_HELD = 4.0  # one over the variance of a weight, before anything is known
+_HELD = 4.0  # one over the variance of a weight under the prior
 _STEPS = 30
 
 
@@ -43,7 +43,7 @@ def fit_weights(terms: FloatArray, fraud: AnyArray, weight: FloatArray) -> tuple
 
 
 def match_rate(evidence: FloatArray, fraud: AnyArray, weight: FloatArray) -> float:
-    """What to add to evidence, so that it expects as many frauds as there are."""
+    """The shift of the evidence with which it expects as many frauds as there are."""
     wanted = float((weight * fraud).sum())
     low, high = -60.0, 60.0
     for _ in range(60):
@@ -53,7 +53,7 @@ def match_rate(evidence: FloatArray, fraud: AnyArray, weight: FloatArray) -> flo
 
 
 def likelihood(odds: FloatArray, fraud: AnyArray, weight: FloatArray) -> float:
-    """Of what was found, by log odds."""
+    """Log likelihood of the outcomes, by log odds."""
     return float((weight * log_expit(np.where(fraud, odds, -odds))).sum())
 
 

@@ -1,19 +1,18 @@
-"""Whose verdicts differ from those of others, and how: for people to look at, nothing is decided by it.
+"""Reviewers: whose verdicts differ from those of others, and how much of one reviewer's fraud is learnt.
 
-Two things are compared. Where others have judged the same transaction: how often this person said the opposite of most
-of them. Everywhere: how often this person said fraud, against everybody else. Both are given with how sure they are, in
-deviations of chance, so that whoever has judged little does not stand out.
+:func:`standing_out` compares reviewers, for people to look at. Where others gave a verdict on the same transaction, it
+says how often this reviewer said the opposite of most of them. Over all transactions, it says how often this reviewer
+said fraud, against everybody else. Both come with how sure they are, in standard deviations of chance, so that a
+reviewer with few verdicts does not stand out.
 
-Who found which fraud, and how much of what one person calls fraud is learnt.
+:class:`FraudQuota` bounds what is learnt. A reviewer who calls half of a merchant's payments fraud, by mistake or on
+purpose, would make the model learn that the merchant is fraudulent, and with it the amounts and hours of its customers.
+So the frauds that one reviewer alone has found at a merchant count no more than that reviewer alone found elsewhere, or
+than others found there, and always the first five. The rest waits until others find fraud there too, or agree. What was
+learnt is taken back, should it turn out to be too much.
 
-Somebody who calls half of a merchant's payments fraud, by mistake or on purpose, would teach a model that the merchant
-is fraudulent, and with it the amounts and hours of its customers. So of the frauds that one person alone has found at a
-merchant there count no more than that person alone found elsewhere, or than others found there, and always the first
-five. The rest waits until others find fraud there, too, or agree; and what was learnt is taken back, should it turn out
-to be too much.
-
-Chargebacks and labels are nobody's opinion: they are not bounded. Nor is whoever is the only one to judge, or fraud
-that is all at one merchant: there is nothing to compare with.
+Chargebacks and labels are nobody's opinion, so they are not bounded. Nor is a reviewer who is the only one, or fraud
+that is all at one merchant, because there is nothing to compare with.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from stream_ccsd.verdict import EffectiveVerdict, Verdict, by_transaction
 
 STANDS_OUT = 3.0
 """Deviations of chance from which on somebody stands out: among twenty people by chance once in some twenty looks."""
-_LEAST = 10  # verdicts of one person, or they say nothing
+_LEAST = 10  # verdicts of one person, to be compared at all
 # Transactions at everyone's rate that each side is given, so that shares of 0 and 1 have a deviation, too.
 _PRIOR = 1.0
 
@@ -43,14 +42,14 @@ class Reviewer:
     who: str
     judged: int  # transactions
     frauds: int  # of these, called fraud
-    others_judged: int  # transactions that anybody else judged
+    others_judged: int  # transactions with a verdict of anybody else
     others_frauds: int
-    shared: int  # transactions that others judged as well, and mostly one way
-    against: int  # of these, judged the opposite of most others
+    shared: int  # transactions with verdicts of others as well, mostly one way
+    against: int  # of these, with the opposite verdict of most others
     others_shared: int  # the same of everybody else, transaction by transaction and person by person
     others_against: int
     deviation: float  # of the share called fraud from that of others, in deviations of chance; above 0: more fraud
-    dissent: float  # of the share judged against most others; above 0: more often than others are
+    dissent: float  # of the share against most others; above 0: more often than others
 
     @property
     def stands_out(self) -> bool:
@@ -65,8 +64,8 @@ class Reviewer:
 def standing_out(verdicts: Iterable[Verdict]) -> list[Reviewer]:
     """Everybody who gave a verdict, those who differ most first; of equal ones by name. Of two, both differ.
 
-    Verdicts are given in the order of their arrival. Chargebacks and labels count as persons of their own: they are
-    what others are compared with, too.
+    Verdicts are given in the order of their arrival. Chargebacks and labels count as reviewers of their own, so that
+    others are compared with them, too.
 
     >>> ann = [Verdict(f"x{i}", "C1", "fraud" if i < 3 else "normal", "ann", 1.0) for i in range(40)]
     >>> bob = [Verdict(f"x{i}", "C1", "fraud", "bob", 2.0) for i in range(20, 40)]
@@ -74,8 +73,8 @@ def standing_out(verdicts: Iterable[Verdict]) -> list[Reviewer]:
     [('ann', 3, 40, 20, True), ('bob', 20, 20, 20, True)]
     """
     said = [_newest(own) for own in by_transaction(verdicts).values()]
-    people = {who for own in said for who in own}
-    mine = {who: [0] * 6 for who in people}  # judged, frauds, shared, against; alone; where only this one says fraud
+    reviewers = {who for own in said for who in own}
+    mine = {who: [0] * 6 for who in reviewers}  # verdicts, frauds, shared, against, alone; alone in saying fraud
     for own in said:
         frauds = sum(own.values())
         for who, fraud in own.items():
@@ -128,15 +127,15 @@ class FraudQuota:
     """Known frauds, by who found them and where."""
 
     def __init__(self) -> None:
-        self._found: dict[int, _Found] = {}  # by the transaction's key, in the order in which they were first told
+        self._found: dict[int, _Found] = {}  # by the transaction's key, in the order in which they were first reported
 
-    def note(self, key: int, said: EffectiveVerdict, merchant: int) -> None:
-        """What stands of a transaction."""
-        if said.label != "fraud":
+    def note(self, key: int, verdict: EffectiveVerdict, merchant: int) -> None:
+        """Note the effective verdict on a transaction."""
+        if verdict.label != "fraud":
             self._found.pop(key, None)
             return
-        who = said.sides["fraud"]
-        self._found[key] = _Found(who[0] if len(who) == 1 and not said.unasked else None, merchant, said.unasked)
+        who = verdict.sides["fraud"]
+        self._found[key] = _Found(who[0] if len(who) == 1 and not verdict.unasked else None, merchant, verdict.unasked)
 
     def keep_only(self, remembered: AnyArray) -> set[int]:
         """Forget all others; returns which."""
@@ -147,7 +146,7 @@ class FraudQuota:
         return gone
 
     def outweighed(self) -> set[int]:
-        """Frauds that do not count: of each person's at a merchant, those that were told last."""
+        """Frauds that do not count: of each person's at a merchant, those that were reported last."""
         there: Counter[int] = Counter(f.merchant for f in self._found.values())
         of = Counter(f.who for f in self._found.values())
         own = Counter((f.who, f.merchant) for f in self._found.values())
@@ -164,6 +163,6 @@ class FraudQuota:
         return beyond
 
     def unasked(self, keys: AnyArray) -> AnyArray:
-        """Which of them were told by customers, banks or labels."""
-        told = [key for key, found in self._found.items() if found.unasked]
-        return np.isin(keys, np.array(told, np.uint64))
+        """Which of them were reported by customers, banks or labels."""
+        reported = [key for key, found in self._found.items() if found.unasked]
+        return np.isin(keys, np.array(reported, np.uint64))

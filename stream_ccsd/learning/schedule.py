@@ -1,4 +1,4 @@
-"""When lessons are: at whole multiples of a length of the stream's own time."""
+"""When the model is updated: at whole multiples of a length of the stream's own time."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.model.model import Model
 
 OFTEN = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
-"""Words for how often lessons are, as lengths of time (``Calendar.duration``)."""
-# The most that lessons may be, where time has a unit.
+"""Words for how often the model is updated, as lengths of time (``Calendar.duration``)."""
+# The most updates in a day, where time has a unit.
 _A_DAY = 24 * 60
 
 
@@ -24,9 +24,9 @@ class Schedule:
     """
 
     every: float
-    """A lesson each so much of it: it comes before transactions of that moment."""
+    """Time between two model updates; an update comes before transactions of its time."""
     delay: float
-    """Silence about a transaction counts as normal after this long."""
+    """A transaction without a verdict counts as normal after this long."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.every) and self.every > 0):
@@ -35,16 +35,16 @@ class Schedule:
             raise StreamCcsdError(f"the delay of verdicts is 0 or more of the stream's time, got {self.delay!r}")
 
     def first_after(self, time: float) -> float:
-        """The first moment of a lesson that is later than this."""
+        """The time of the first update that is later than this."""
         return (math.floor(time / self.every) + 1) * self.every
 
     def check(self, model: Model) -> None:
-        """Refuse what no stream like the one that a model was fitted on can need.
+        """Refuse a schedule that no stream like that of the fit can need.
 
         Raises
         ------
         StreamCcsdError
-            If there were more lessons than transactions, or than minutes; or none in all the time the model is for.
+            If there were more updates than transactions, or than minutes; or none in all the time the model is for.
         """
         calendar, first, last = model.calendar, model.facts.get("first_time"), model.facts.get("last_time")
         least = calendar.of_days(1.0 / _A_DAY) or 0.0

@@ -1,7 +1,7 @@
-"""Small trees on everything known of a transaction, boosted on top of the weighted terms.
+"""Small boosted trees on all features of a transaction, on top of the weighted terms.
 
-LightGBM grows them, because it starts from given log odds (the weighted sum, so that trees only say what it cannot),
-takes weights of rows, and repeats itself to the bit; here they become plain arrays that compiled code walks.
+LightGBM grows them. It starts from given log odds (the weighted sum, so that trees only say what it cannot), takes
+weights of rows, and repeats itself to the bit. Here the trees become plain arrays that compiled code walks.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TREES = 60
 
 
 class Trees(NamedTuple):
-    """Node after node, as in ``library.learnt.Learnt``."""
+    """Node after node, as in :class:`~stream_ccsd.evidence.supervised.Supervised`."""
 
     roots: AnyArray
     feature: AnyArray
@@ -60,7 +60,7 @@ def grow_trees(inputs: AnyArray, odds: FloatArray, fraud: AnyArray, weight: Floa
     roots: list[int] = []
     nodes: list[tuple[int, float, int, int, float]] = []
     for tree in grown.dump_model()["tree_info"]:
-        if "split_index" in tree["tree_structure"]:  # a tree that is one leaf says nothing
+        if "split_index" in tree["tree_structure"]:  # a tree that is one leaf adds nothing
             roots.append(len(nodes))
             _lay_out(tree["tree_structure"], nodes)
     columns = list(zip(*nodes, strict=True)) if nodes else [()] * 5

@@ -1,5 +1,6 @@
-"""What normal looks like: windows (``index``), laws of outcomes (``laws``) and rates of scores (``tails``).
+"""A fitted model: windows of normal accounts, densities of outcomes, and the calibration of scores.
 
-A :class:`~stream_ccsd.model.model.Model` holds all three with the settings they were made with; it is saved as a
-directory of Arrow files and a readable JSON.
+:class:`~stream_ccsd.model.model.Model` holds them with the settings they were made with, and is saved as a directory of
+Arrow files and a readable JSON. ``registry`` is a folder of its versions, ``calibration`` says how rare a score is,
+``codes`` are the numbers behind names, and ``checks`` is what a loaded file has to pass.
 """

@@ -1,15 +1,14 @@
-"""How rare a score is among normal transactions: "1 in N normal transactions scores this high".
+"""Calibration: how rare a score is, as in "1 in N normal transactions scores this high".
 
-Up to a high quantile the rate is the empirical one of held-out normal transactions; beyond it, a generalised Pareto
-tail goes on where data ends, so that the rate never saturates and still ranks. Its shape is kept at 0 or above: a
-tail that ends somewhere would call everything beyond impossible. Where scores end as at a wall (equally spread ones
-do), such a tail would never be as rare as a budget asks: there the empirical rate goes on almost to the highest.
+Up to a high quantile the rate is the empirical one of held-out normal transactions. Beyond it, a generalised Pareto
+tail goes on where data ends, so that the rate never saturates and still ranks. Its shape is kept at 0 or above, because
+a tail that ends somewhere would call everything beyond impossible. Where scores end abruptly (uniform ones do), such a
+tail would never be as rare as a budget asks: there the empirical rate goes on almost to the highest score.
 
-Rates of scores that follow the stream: an old tail, mixed with what normal transactions score now.
-
-Alerts are not among what is followed, so nothing is known of scores above the line they were made by. Below it, rates
-are mixed where the tail has its knots. Beyond the last knot, the Pareto tail keeps its shape, and its scale follows
-the mean of the scores between the last knot and the line: it is the scale at which a tail cut off there has that mean.
+:func:`followed` lets a tail follow the stream: it mixes the old one with what normal transactions score now. Alerts are
+not among these, so nothing is known of scores above the threshold they were raised by. Below it, rates are mixed at the
+knots of the tail. Beyond the last knot, the Pareto tail keeps its shape, and its scale follows the mean of the scores
+between the last knot and the threshold: it is the scale at which a tail cut off there has that mean.
 """
 
 from __future__ import annotations
@@ -24,11 +23,11 @@ from stream_ccsd.numerics.compiling import compiled
 
 _KNOTS = 400
 _MIN_TAIL = 20
-# What one account may have of the tail: so many scores, or this share of it.
+# The most that one account may have of the tail: so many scores, or this share of it.
 _MOST_OF_ONE, _SHARE_OF_ONE = 3, 0.02
 _MAX_SHAPE = 1.0
 _MIN_SCALE = 1e-3
-# Scores end as at a wall where the highest of so many in the tail is hardly above their mean: an exponential tail is
+# Scores end abruptly where the highest of so many in the tail is hardly above their mean: an exponential tail is
 # that short once in 5,000 times. Tails that only thin out (BankSim's takeover: 3.8) rank by how far scores go.
 _WALL, _ENOUGH_FOR_A_WALL = 2.5, 100
 # A scale so large that nothing is ever rare.
@@ -48,10 +47,10 @@ class Tail(NamedTuple):
 def fit_tail(scores: FloatArray, tail_share: float, accounts: IntArray | None = None) -> Tail:
     """Calibrate on scores of left-out normal transactions; NaN (not scored) are left out.
 
-    Transactions of one account are alike: one odd account would decide what is rare for all. Where ``accounts`` says
-    whose each score is, no account has more than a fiftieth of the tail.
+    Transactions of one account are alike, so one odd account would decide what is rare for all. Where ``accounts``
+    gives the account of each score, no account has more than a fiftieth of the tail.
 
-    Without any score, nothing can be said to be rare: the rate of everything is 1.
+    Without any score nothing is known to be rare, and the rate of everything is 1.
     """
     known = ~np.isnan(scores)
     scores = scores[known]
@@ -69,7 +68,7 @@ def fit_tail(scores: FloatArray, tail_share: float, accounts: IntArray | None = 
     excess = scores[scores > threshold] - threshold
     least = _MIN_SCALE
     if len(excess) >= _ENOUGH_FOR_A_WALL and excess.max() < _WALL * excess.mean():
-        least *= float(excess.mean())  # what hardly any spread is, among scores that lie that close together
+        least *= float(excess.mean())  # hardly any spread, relative to scores that are so close to each other
         threshold = scores[n - 1 - _MIN_TAIL]
         upper = scores[(scores >= knots[-1]) & (scores <= threshold)]
         knots = np.unique(np.append(knots, np.quantile(upper, np.linspace(0.0, 1.0, _KNOTS))))
@@ -122,7 +121,7 @@ def _fit_pareto(excess: FloatArray) -> tuple[float, float]:
 
 @compiled()
 def rarities(tail: Tail, scores: FloatArray) -> FloatArray:
-    """The same for many."""
+    """:func:`rarity` of many scores."""
     out = np.empty(len(scores))
     for i in range(len(scores)):
         out[i] = rarity(tail, scores[i])
@@ -158,12 +157,12 @@ def followed(tail: Tail, scores: FloatArray, share: float, line: float) -> Tail:
     scores = np.sort(scores[scores < ceiling])
     if not len(scores):
         return tail
-    # So many more would have been there, were alerts among them.
+    # With the alerts, which are missing here, there would be so many.
     total = len(scores) / (1.0 - above_line)
     last = float(tail.knots[-1])
 
     def mixed(old: FloatArray, at: FloatArray, side: str) -> FloatArray:
-        """Rates of scores from these on (left), or beyond them (right)."""
+        """Mixed rates of scores from these on (left), or beyond them (right)."""
         recent = (total - np.searchsorted(scores, at, side=side)) / total  # type: ignore[call-overload]
         rate: FloatArray = np.where(at < ceiling, (1.0 - share) * old + share * recent, old)
         return rate
@@ -185,7 +184,7 @@ def followed(tail: Tail, scores: FloatArray, share: float, line: float) -> Tail:
 
 
 def score_at(tail: Tail, rarity: float) -> float:
-    """The score that is so rare: the inverse of ``library.tails.rarity``."""
+    """The score that is so rare: the inverse of :func:`rarity`."""
     if rarity <= tail.beyond:
         return float(np.interp(rarity, tail.rarity, tail.knots))
     beyond = rarity - tail.beyond
@@ -194,7 +193,7 @@ def score_at(tail: Tail, rarity: float) -> float:
 
 
 def _mean_below(scale: float, shape: float, length: float) -> float:
-    """Mean of a generalised Pareto law of what lies below a length."""
+    """Mean of a generalised Pareto distribution below a length."""
     reach = length / scale
     if shape == 0.0:
         survives, area = np.exp(-reach), scale * -np.expm1(-reach)
@@ -208,7 +207,7 @@ def _mean_below(scale: float, shape: float, length: float) -> float:
 
 
 def _scale_of(mean: float, tail: Tail, length: float) -> float:
-    """The scale whose law has this mean below the length: it rises with the scale."""
+    """The scale whose distribution has this mean below the length: the mean rises with the scale."""
     low, high = tail.scale / _STEP, tail.scale * _STEP
     for _ in range(_HALVINGS):
         middle = float(np.sqrt(low * high))

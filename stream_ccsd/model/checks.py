@@ -1,8 +1,8 @@
 """What the files of a model must hold, so that compiled code may take it as it is.
 
-Compiled code looks at no bounds: of a place beyond an array, an order that is none or a tree that leads back to its
-root it would read foreign memory, or never end. Hashes say that files are those that were written, not that what was
-written makes sense. So everything that is loaded goes through here first, and nothing behind it asks again.
+Compiled code checks no bounds. Given a place beyond an array, an order that is none, or a tree that leads back to its
+root, it would read foreign memory or never end. Hashes say that files are those that were written, not that what was
+written makes sense. So everything that is loaded goes through here first, and is not checked again afterwards.
 
 Bounds of numbers are where formulas lose their meaning or their digits, not where values become unwise.
 """
@@ -53,7 +53,7 @@ class _Part:
         self.file, self.values = file, values
 
     def fault(self, name: str, expected: str) -> ContentsError:
-        """What is said of an array or a number that is not as expected."""
+        """The error for an array or a number that is not as expected."""
         return ContentsError(f"{self.file}: {name}: expected {expected}")
 
     def require(self, good: bool, name: str, expected: str) -> None:
@@ -62,7 +62,7 @@ class _Part:
             raise self.fault(name, expected)
 
     def length(self, name: str) -> int:
-        """Of an array that says how long others are."""
+        """Length of an array that others have to match."""
         value = self.values.get(name)
         self.require(isinstance(value, np.ndarray) and value.ndim == 1, name, "an array of one dimension")
         return len(self.values[name])
@@ -107,7 +107,7 @@ class _Part:
         self.require(bool(risen.all()), name, f"each to be above the one before it{where}")
 
     def masses(self, name: str, parts: int, start: AnyArray, weight: AnyArray) -> AnyArray:
-        """What the weights of each part add up to."""
+        """Check the sums of the weights of each part."""
         mass = self.array(name, np.float64, (parts,), 0.0, _MOST_TRANSACTIONS)
         sums = np.bincount(np.repeat(np.arange(parts), np.diff(start)), weight, parts)
         self.require(np.allclose(mass, sums, rtol=1e-6, atol=1e-9), name, "the sum of the weights of each law")
@@ -165,7 +165,7 @@ def read_accounts(content: pa.Buffer) -> tuple[str, ...]:
 
 
 def check_description(described: Mapping[str, Any]) -> None:
-    """What ``model.json`` says besides the contents of other files; also for those who read nothing else."""
+    """Check what ``model.json`` says besides the contents of other files; also for those who read nothing else."""
     part = _Part(_DESCRIPTION, described)
     for name in ("settings", "facts", "calendar", "tails", "files"):
         part.require(
@@ -190,7 +190,7 @@ def check_description(described: Mapping[str, Any]) -> None:
 
 
 def _check_facts(where: str, said: Mapping[str, Any], counts: tuple[str, ...], numbers: tuple[str, ...]) -> None:
-    """Facts are free to say anything; those that the program reads are numbers."""
+    """Facts may hold anything; those that the program reads must be numbers."""
     part = _Part(f"{_DESCRIPTION}: {where}", said)
     for name in said.keys() & set(counts):
         part.whole(name, 0, 2**53)
@@ -213,7 +213,7 @@ def check_tail(name: str, tail: Tail) -> None:
 
 
 def check_index(values: Mapping[str, Any], settings: Settings, sigma_y: float) -> None:
-    """The library of windows: what a model stores of an index."""
+    """Check the library of windows: what a model stores of an index."""
     part = _Part(WINDOWS, values)
     rows, groups = part.length("y"), part.length("log_prior")
     part.array("z", np.float32, (rows, settings.window))
@@ -231,7 +231,7 @@ def check_index(values: Mapping[str, Any], settings: Settings, sigma_y: float) -
 
 
 def check_laws(values: Mapping[str, Any], settings: Settings, calendar: Calendar) -> None:
-    """The laws of normal transactions."""
+    """Check the densities of normal transactions."""
     part = _Part(LAWS, values)
     _check_amounts(part)
     _check_times(part, calendar)
@@ -256,8 +256,8 @@ def _check_amounts(part: _Part) -> None:
     part.rising("categories", categories)
     part.rising("pairs", keys)
     part.require(bool(np.isin(keys >> np.uint64(32), categories).all()), "pairs", "pairs of known categories")
-    laws = 1 + known + pairs
-    mass = _check_law(part, "amount", laws)
+    count = 1 + known + pairs
+    mass = _check_densities(part, "amount", count)
     part.require(bool(mass[0] > 0.0), "amount_mass", "transactions to have learnt from")
     part.array("amount_kernel", np.float64, (max(part.length("amount_kernel"), 1),), 0.0, 1e6)
     part.array("merchants", np.float64, (known,), 1.0, 1.0 + pairs)
@@ -268,13 +268,13 @@ def _check_amounts(part: _Part) -> None:
     part.array("usual_kernel", np.float64, (max(part.length("usual_kernel"), 1),), 0.0, 1e6)
 
 
-def _check_law(part: _Part, name: str, laws: int) -> AnyArray:
-    """Laws on an axis, one after the other; what each knows of."""
+def _check_densities(part: _Part, name: str, count: int) -> AnyArray:
+    """Check densities on an axis, one after the other; returns their masses."""
     cells = part.length(f"{name}_cells")
-    start = part.starts(f"{name}_start", laws, cells, f"{name}_cells")
+    start = part.starts(f"{name}_start", count, cells, f"{name}_cells")
     part.rising(f"{name}_cells", part.array(f"{name}_cells", np.int64, (cells,), -_CELLS, _CELLS), start)
     weight = part.array(f"{name}_weight", np.float64, (cells,), 0.0, _MOST_TRANSACTIONS)
-    return part.masses(f"{name}_mass", laws, start, weight)
+    return part.masses(f"{name}_mass", count, start, weight)
 
 
 def _check_times(part: _Part, calendar: Calendar) -> None:
@@ -292,7 +292,7 @@ def _check_times(part: _Part, calendar: Calendar) -> None:
 
 
 def _check_fields(part: _Part, settings: Settings) -> None:
-    """Laws of declared fields."""
+    """Check densities of declared fields."""
     named = sum(f.kind == "category" for f in settings.declared)
     keys, numbers = part.length("name_keys"), len(settings.declared) - named
     start = part.starts("name_start", named, keys, "name_keys")
@@ -301,7 +301,7 @@ def _check_fields(part: _Part, settings: Settings) -> None:
     part.masses("name_mass", named, start, weight)
     for name in ("name_strength", "name_own"):
         part.array(name, np.float64, (named,), _LEAST_STRENGTH, _MOST_TRANSACTIONS)
-    _check_law(part, "number", numbers)
+    _check_densities(part, "number", numbers)
     kernel = part.values.get("number_kernel")
     reach = kernel.shape[-1] if isinstance(kernel, np.ndarray) and kernel.ndim else 0
     part.array("number_kernel", np.float64, (max(numbers, 1), max(reach, 1)), 0.0, 1e6)
@@ -311,7 +311,7 @@ def _check_fields(part: _Part, settings: Settings) -> None:
 
 
 def check_learnt(values: Mapping[str, Any], settings: Settings) -> None:
-    """What verdicts have taught: as long as it is where nothing was learnt yet, but for records and trees."""
+    """Check what was learnt from verdicts: sizes are those before learning, except for fraud rates and trees."""
     part, plain = _Part(LEARNT, values), unsupervised(settings.declared, listening=True)
     part.require(values.get("listening") is True, "listening", "true")
     fields, halves = plain.unknown.shape

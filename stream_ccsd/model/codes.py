@@ -1,8 +1,8 @@
-"""Categories and merchants as 32-bit codes, which is what compiled code and stored histories hold.
+"""Categories and merchants as 32-bit codes, which compiled code and stored histories hold.
 
-A name's code is its hash: the same in every process and for every model, unlike a vocabulary's numbers. Among 100,000
-names a pair of equal hashes is to be expected, so whoever knows a set of names gives the later one (in their order as
-text) another code, and lets no name it does not know have a code of one that it knows.
+A name's code is its hash: the same in every process and for every model, unlike the numbers of a vocabulary. Among
+100,000 names a pair of equal hashes is to be expected. So a set of known names gives the later one (in their order as
+text) another code, and gives no unknown name the code of a known one.
 """
 
 from __future__ import annotations

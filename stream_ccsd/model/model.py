@@ -1,9 +1,9 @@
 """A fitted model: everything the engine compares with, as a directory.
 
-``model.json`` is for people and checks (settings, bandwidths, threshold, calibration, fingerprint, the other files'
-sizes and hashes); ``windows.arrow``, ``laws.arrow``, ``names.arrow`` and ``accounts.arrow`` (whom it was fitted on) are
-Arrow files. What was loaded is kept in memory: a file that is mapped instead can be changed or cut short under a
-running process by whoever may write it.
+``model.json`` is for people and checks: settings, bandwidths, threshold, calibration, fingerprint, and the sizes and
+hashes of the other files. These are Arrow files: ``windows.arrow``, ``laws.arrow`` (the densities), ``names.arrow``,
+``accounts.arrow`` (the accounts it was fitted on) and, after learning, ``learnt.arrow``. What was loaded is kept in
+memory, because a mapped file can be changed or cut short under a running process by anybody who may write it.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from stream_ccsd.settings import Settings, SettingsError
 FORMAT = "stream-ccsd model"
 FORMAT_VERSION = 5
 _FILES = (WINDOWS, LAWS, NAMES, ACCOUNTS)
-# What numpy, Arrow and Python say to contents that nobody meant; no fault of ours is among them.
+# Errors of numpy, Arrow and Python for unexpected contents; none of them is a fault of this code.
 _FAULTS = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError, OSError, pa.ArrowException)
 # How long a model is good for, unless settings say otherwise: in days, or in times the span of its transactions.
 _DAYS, _SPANS = 3652.0, 1000.0
@@ -65,7 +65,7 @@ class ModelError(StreamCcsdError):
 
 @dataclass(frozen=True, eq=False)
 class Model:
-    """What normal looks like, the settings it was learnt with, and where it came from."""
+    """A fitted model, its settings, and where it came from."""
 
     settings: Settings
     index: Index
@@ -79,10 +79,10 @@ class Model:
     names: dict[int, str] = field(default_factory=dict, repr=False)
     accounts: tuple[str, ...] = field(default=(), repr=False)  # all it was fitted or calibrated on
     calendar: Calendar = field(default_factory=Calendar)
-    learnt: Supervised | None = None  # from verdicts; None: it neither learns nor writes down what could be learnt from
+    learnt: Supervised | None = None  # from verdicts; None: it neither learns nor records inputs to learn from
 
     def __post_init__(self) -> None:
-        """A model does not change. Compiled code is told so: for arrays that may, all of it would be compiled anew."""
+        """Make arrays read only: compiled code would be compiled again for arrays that are not."""
         for parts in (self.laws, *self.tails.values(), *(() if self.learnt is None else (self.learnt,))):
             read_only(parts)
 
@@ -106,7 +106,7 @@ class Model:
         """Of each score, -log of its share of the alert budget, where alerts are on the rarest of several."""
         offsets = np.zeros(len(COMPILED))
         if self.settings.alert_on == FUSED:
-            # What takeover leaves is for all others that join, in equal parts: together they have the budget, no more.
+            # The others that join share what takeover leaves in equal parts: together they have the budget, no more.
             others = [place for place, score in enumerate(COMPILED) if score.joins_alert and place != TAKEOVER]
             shares = {place: (1.0 - self.takeover_share) / len(others) for place in others}
             for place, share in (shares | {TAKEOVER: self.takeover_share}).items():
@@ -115,7 +115,7 @@ class Model:
 
     @property
     def latest_time(self) -> float:
-        """No event of a stream that this model is for can be later than this: such a time is a mistake.
+        """The latest time of an event of a stream that this model is for: a later one is a mistake.
 
         One mistaken time would make all that follows too late. By default ten years after the newest transaction it was
         fitted on; where time has no unit, a thousand times as long after it as those lie apart, or as far from it as it
@@ -137,7 +137,7 @@ class Model:
     def save(self, directory: str | Path, like: Path | None = None) -> Path:
         """Write the model; a directory that exists is replaced only once the new one is complete.
 
-        Files that are the same to the byte as those of the model ``like`` are theirs under a second name: each lesson
+        Files that are the same to the byte as those of the model ``like`` are hard links to them: each model update
         makes a model, and most of it stays as it was fitted.
 
         Raises
@@ -176,7 +176,7 @@ class Model:
         ------
         ModelError
             If a file is missing, cut short, altered or foreign, of another version, or does not hold what it must,
-            whatever its hash (``library.checks``); the file is named, and what in it is wrong.
+            whatever its hash (``model.checks``). The error names the file, and what in it is wrong.
         """
         place = Path(directory)
         description = describe_model(place)
@@ -261,12 +261,12 @@ def state_sizes_of(settings: Settings) -> StateSizes:
 
 
 def _bytes(texts: Iterable[str]) -> pa.Array:
-    """Texts made by hand may hold what is no UTF-8: as bytes they come back as they were."""
+    """As bytes, because texts made by hand may hold what is no UTF-8: so they come back as they were."""
     return pa.array([text.encode("utf-8", "surrogatepass") for text in texts], pa.binary())
 
 
 def describe_model(place: Path) -> dict[str, Any]:
-    """What a model's ``model.json`` says, without loading the rest.
+    """The contents of a model's ``model.json``, without loading the rest.
 
     Raises
     ------
@@ -312,7 +312,7 @@ def _swap(fresh: Path, target: Path, old: Path) -> None:
 
 
 def _verified(path: Path, expected: Any) -> pa.Buffer:
-    """The bytes of a file, read once, so that what was checked is what is used."""
+    """The bytes of a file, read once, so that the bytes that were checked are those that are used."""
     if not isinstance(expected, dict):
         raise ModelError(f"{path.parent / 'model.json'} says nothing of {path.name}")
     if not path.is_file():
@@ -367,7 +367,7 @@ def _scalars(part: NamedTuple) -> dict[str, Any]:
 
 
 def _digest(part: NamedTuple) -> str:
-    """Of all its arrays: laws follow from what was fitted on, which has a fingerprint; what was learnt does not."""
+    """A hash of all its arrays. Densities follow from the fit, which has a fingerprint; what was learnt does not."""
     digest = hashlib.blake2b(digest_size=16)
     for value in part:
         if isinstance(value, np.ndarray):

@@ -1,8 +1,8 @@
-"""A folder of model versions: each a model directory of its own, and one of them in use.
+"""The model registry: a folder of model versions, each a model directory of its own, one of them in use.
 
-The newest is in use unless somebody pinned another. ``current.json`` holds what was pinned, by whom and when; a version
-is a folder that is there as a whole or not at all, and never changes. So there is no moment at which a process that is
-killed leaves a folder without a model, or with half of one: whoever reads needs no lock.
+The newest version is in use unless somebody pinned another. ``current.json`` holds what was pinned, by whom and when. A
+version is a folder that is there as a whole or not at all, and never changes. So a process that is killed never leaves
+a registry without a model, or with half of one, and readers need no lock.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _UNFINISHED = re.compile(rf"\.{_NAME.pattern}\..*")  # as a model is written bef
 
 @dataclass(frozen=True)
 class VersionChoice:
-    """What people decided: the pinned version or None, and everything that was decided before, in order."""
+    """The pinned version or None, and the history of such choices, in order."""
 
     pinned: str | None = None
     history: tuple[dict[str, Any], ...] = ()
@@ -49,7 +49,7 @@ class Registry:
     def names(self) -> list[str]:
         """All versions that are whole, the oldest first: ``0007-<version>``, in the order they were added.
 
-        A model directory of another name counts as older than those; what begins with a dot is not whole.
+        A model directory of another name counts as older than those; a name that begins with a dot is not whole.
         """
         try:
             found = [place.name for place in self.folder.iterdir() if os.path.isfile(place / "model.json")]
@@ -67,7 +67,7 @@ class Registry:
         Raises
         ------
         ModelError
-            If the pinned one is not there any more, or nobody can say which it was.
+            If the pinned one is not there any more, or it is unknown which it was.
         """
         pinned, names = self.choice().pinned, self.names()
         if pinned is None:
@@ -80,12 +80,12 @@ class Registry:
         return pinned
 
     def choice(self) -> VersionChoice:
-        """What was pinned, and the history of that.
+        """The pinned version, and the history of choices.
 
         Raises
         ------
         ModelError
-            If ``current.json`` is damaged: what was pinned must not be guessed.
+            If ``current.json`` is damaged, because the pinned version must not be guessed.
         """
         path = self.folder / POINTER
         try:
@@ -148,11 +148,11 @@ class Registry:
             return self._add(model)
 
     def add_lesson(self, model: Model, moment: float, refused: Container[str] = ()) -> str | None:
-        """The same of a lesson's model, unless a lesson of its moment or of a later one is there.
+        """Add the model of a model update, unless one of its time or of a later one is there.
 
         So the version in use never goes back by itself, however many learners there are. Returns the name of the
-        version of that moment, whoever made it; None if there are later ones only. Versions that are ``refused``,
-        because they cannot be used, count as if they were not there.
+        version of that time, whichever learner made it; None if there are later ones only. Versions that are
+        ``refused``, because they cannot be used, count as if they were not there.
         """
         with self._alone():
             held = self.lessons(refused)
@@ -161,7 +161,7 @@ class Registry:
             return self._add(model, refused)
 
     def lessons(self, refused: Container[str] = ()) -> dict[float, str]:
-        """Names of versions that lessons have made, by moment; the first of each counts that is not ``refused``."""
+        """Names of versions that model updates have made, by time; the first of each counts that is not ``refused``."""
         found: dict[float, str] = {}
         for name in self.names():
             if name in refused:
@@ -169,7 +169,7 @@ class Registry:
             if name not in self._moments:
                 try:
                     self._moments[name] = self._described_moment(name)
-                except ModelError:  # it stands for nothing, and may yet be put right
+                except ModelError:  # it counts for nothing, and may yet be repaired
                     continue
             moment = self._moments[name]
             if moment is not None:
@@ -216,7 +216,7 @@ class Registry:
     def describe(self, newest: int | None = None) -> list[dict[str, Any]]:
         """Every version, or the newest ones, with what it was made from and measured at.
 
-        One that cannot be read says why.
+        For one that cannot be read, the problem is given.
         """
         current, pinned = self.current(), self.choice().pinned
         found = []
@@ -285,7 +285,7 @@ class Registry:
         with lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             for left in self.folder.iterdir():
-                if _UNFINISHED.fullmatch(left.name):  # of one that was killed: nobody else is adding now
+                if _UNFINISHED.fullmatch(left.name):  # left by a killed process: no other is adding now
                     shutil.rmtree(left, ignore_errors=True)
             yield
 
@@ -299,12 +299,12 @@ def is_registry(folder: str | Path) -> bool:
 
 
 def model_place(folder: str | Path) -> Path:
-    """Where the model is that a folder stands for: the folder itself, or its current version."""
+    """The folder of the model: the given one, or its current version where it is a registry."""
     return Registry(folder).place() if is_registry(folder) else Path(folder)
 
 
 def load_model(folder: str | Path) -> Model:
-    """A model, or the current one of a folder of versions.
+    """Load a model, or the current one of a folder of versions.
 
     Raises
     ------

@@ -1,1 +1,1 @@
-"""What compiled code is made of: how it is compiled, arrays, sums in one fixed order, vectors."""
+"""The base of compiled code: how it is compiled, arrays, sums in one fixed order, vectorised functions."""

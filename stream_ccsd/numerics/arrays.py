@@ -1,8 +1,7 @@
-"""Types of arrays, and numeric thresholds of the divergence with the reason for their values.
+"""Array types, the numeric thresholds of the divergence with their reasons, memory checks, and seeded choices.
 
-Whether there is room for what is about to be made: said before the work, not by whoever ends the process.
-
-Random choices that depend on a seed and on what is chosen from, never on the order it came in.
+Work that does not fit into memory is refused before it begins. Random choices depend on a seed and on what is chosen
+from, never on the order it came in.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ FEATURE_TOLERANCE = 1e-16
 # More frequencies than this mean a bandwidth so narrow that the direct form is the better choice.
 MAX_FREQUENCIES = 4096
 
-# What the fast pairwise form promises for each divergence, in nats. Pairs it cannot promise it for are redone
+# The accuracy of the fast pairwise form for each divergence, in nats. Pairs for which it is not certain are redone
 # by the direct form.
 PAIRWISE_TOLERANCE = 1e-10
 
@@ -58,7 +57,7 @@ def read_only(parts: _Parts) -> _Parts:
 
 
 def require_memory(size: int, what: str) -> None:
-    """Refuse what would not fit into this machine's memory.
+    """Refuse work that does not fit into the memory of this computer.
 
     Raises
     ------
@@ -88,7 +87,7 @@ def shuffled(accounts: Iterable[str], seed: int | np.random.Generator) -> list[s
 
 
 def some_rows(rows: int, most: int, seed: int | np.random.Generator) -> IntArray:
-    """At most so many of the rows 0, 1, 2 …, chosen at random, in their order.
+    """At most ``most`` of the rows 0, 1, 2 …, chosen at random, in their order.
 
     >>> some_rows(3, 5, 0).tolist()
     [0, 1, 2]

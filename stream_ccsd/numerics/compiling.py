@@ -1,10 +1,12 @@
-"""How functions are compiled, and where what was compiled is kept.
+"""How functions are compiled, and where compiled code is kept.
 
-Compiled code is kept beside the sources, in ``NUMBA_CACHE_DIR`` or in the user's cache, as numba does it, with three
-differences. It is known by the contents of everything that is compiled together, not by the time of one file: it
-survives being installed, and a changed function changes those that call it. On processors that can run it, it is made
-for a common one, so that machines agree to the bit, and one can compile for others. And what a wheel or an image
-brings (``kernels``, put there by ``deploy/wheel.py``) is taken before anything is compiled.
+It is kept beside the sources, in ``NUMBA_CACHE_DIR`` or in the user's cache, as numba does it, with three differences.
+
+- It is known by the contents of everything that is compiled together, not by the time of one file. So it survives an
+  installation, and a changed function changes those that call it.
+- On processors that can run it, it is compiled for a common one, so that machines agree to the bit, and one machine can
+  compile for others.
+- What a wheel or an image brings (``kernels``, put there by ``deploy/wheel.py``) is taken before anything is compiled.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ _PACKAGE = Path(__file__).parents[1]
 _FOLDERS = ("alerts", "clustering", "divergence", "evidence", "model", "numerics", "runtime")
 _FILES = ("account", "calendar", "fields", "scores", "settings")
 COMPILED_FROM = (*_FOLDERS, *(f"{name}.py" for name in _FILES))
-"""What is compiled, and all it takes constants from: where one of these changes, everything is compiled anew."""
+"""Sources of compiled code and of its constants: where one of these changes, everything is compiled again."""
 _COMMON = ("avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
-"""What x86-64-v3, the processors since about 2015, has beyond the first ones with 64 bits."""
+"""Features that x86-64-v3, the processors since about 2015, has beyond the first ones with 64 bits."""
 
 
 def compiled(*, fastmath: Set[str] = frozenset()) -> Callable[[Callable[..., Any]], Any]:
@@ -39,11 +41,11 @@ def compiled(*, fastmath: Set[str] = frozenset()) -> Callable[[Callable[..., Any
 
 
 def inner(*, fastmath: Set[str] = frozenset()) -> Callable[[Callable[..., Any]], Any]:
-    """For a function that other compiled functions call, and nobody else.
+    """For a function that only other compiled functions call.
 
-    It has no way in from Python. That way unpacks every array of every argument, and with laws and libraries as
-    arguments it took the compiler longer than most of the functions themselves. To call one from Python ends the
-    process: tests go through a function that has it.
+    It has no wrapper for calls from Python. A wrapper unpacks every array of every argument, and with densities and
+    libraries as arguments it took the compiler longer than most of the functions themselves. To call one from Python
+    ends the process, so tests go through a function that has a wrapper.
     """
     return _compiler(fastmath=set(fastmath), no_cpython_wrapper=True, no_cfunc_wrapper=True)
 
@@ -54,7 +56,7 @@ def shipped_kernels() -> Path:
 
 
 def ship_kernels(cache: Path, target: Path) -> int:
-    """Put what was compiled with ``NUMBA_CACHE_DIR=cache`` where a package would bring it; how many functions."""
+    """Put code compiled with ``NUMBA_CACHE_DIR=cache`` where a package ships it; returns how many functions."""
     count = 0
     for name in ("stream_ccsd", "replay"):
         top = _PACKAGE.parent / name
@@ -120,7 +122,7 @@ def _everything() -> bytes:
 
 
 class _ByContents:
-    """What numba's own locators are given: see the module."""
+    """Added to numba's own locators: see the module."""
 
     _py_file: str
 
@@ -148,7 +150,7 @@ class OfUser(_ByContents, caching.UserWideCacheLocator):  # type: ignore[misc]
 
 
 def _bring_shipped(function: Any, target: Path) -> None:
-    """Copy what came with the package to where numba looks, unless that is newer."""
+    """Copy code that came with the package to where numba looks, unless that is newer."""
     package, _, module = function.__module__.rpartition(".")
     shipped = shipped_kernels() / package
     # As numba names its files; the star is a line.

@@ -1,6 +1,6 @@
-"""Sums and small systems of equations, solved in one fixed order.
+"""Sums and small systems of equations, computed in one fixed order.
 
-Those of BLAS depend on how many cores it finds; what is learnt must not.
+Those of BLAS depend on how many cores it finds. What a model learns must not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from stream_ccsd.numerics.compiling import compiled
 
 @compiled()
 def weighted_sums(rows: FloatArray, weights: FloatArray) -> FloatArray:
-    """Of each row, the sum of its values times the weights, added from left to right."""
+    """For each row, the sum of its values times the weights, added from left to right."""
     out = np.empty(len(rows))
     for i in range(len(rows)):
         total = 0.0
@@ -42,7 +42,7 @@ def newton_terms(rows: FloatArray, slope: FloatArray, bend: FloatArray) -> tuple
 
 @compiled()
 def solve_positive(matrix: FloatArray, right: FloatArray) -> FloatArray:
-    """What the matrix, symmetric and positive definite, turns into the right side: Cholesky's way."""
+    """Solve ``matrix x = right`` by Cholesky's decomposition, for a symmetric positive definite matrix."""
     count = len(right)
     lower, out = np.zeros((count, count)), right.copy()
     for j in range(count):

@@ -1,4 +1,4 @@
-"""Exponentials of many numbers at once, and their order: what compiled code would otherwise wait for."""
+"""Exponentials of many numbers at once, sorting and searching, for compiled code."""
 
 from __future__ import annotations
 

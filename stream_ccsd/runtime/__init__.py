@@ -1,1 +1,1 @@
-"""Events, compiled: an account goes in, scores and a decision come out, and the account is updated."""
+"""The compiled steps of an event: an account goes in, scores and a decision come out, the account is updated."""

@@ -1,4 +1,4 @@
-"""Second step: neighbours in the library, those of one place together, and the divergence."""
+"""Second step of an event: the search for its neighbours in the library, and the divergence from them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from stream_ccsd.scores import DIVERGENCE
 
 @compiled()
 def search(context: Any, count: int) -> None:
-    """Find the neighbours of the first events of a block, which were entered."""
+    """Find the neighbours of the first events of a block, after the first step."""
     library, pending = context.library, context.pending
     k, wanted = library.z.shape[1], library.neighbours
     pairs, places = np.empty(count, np.uint64), np.empty(count, np.int64)
@@ -122,14 +122,14 @@ def _search_category(context: Any, places: AnyArray) -> None:
 @compiled()
 def compare(context: Any, first: int, last: int) -> None:
     """Divergence scores of the events of a block from their neighbours, whose weights become shares."""
-    library, law, lags, pending = context.library, context.change_law, context.lags, context.pending
+    library, density, lags, pending = context.library, context.change_law, context.lags, context.pending
     for i in range(first, last):
         place = i - first
         found, held, local = pending.found[place], pending.held[place], pending.local[place]
         if found > 0:
             context.batch.outputs[i].scores[DIVERGENCE] = compare_densities(
                 library,
-                law,
+                density,
                 pending.amounts[place, :held],
                 pending.categories[place, :held],
                 pending.merchants[place, :held],

@@ -1,4 +1,4 @@
-"""What the compiled steps work on: the model, working memory, accounts and a batch, behind one reference."""
+"""The scoring context: the model, working memory, accounts and a batch, which compiled steps reach by one reference."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BLOCK, _NEIGHBOURS = 128, 2**20
 
 
 class CompiledModel(NamedTuple):
-    """Everything an event is judged by: library, laws, rates and policy. Read only."""
+    """Everything an event is scored by: library, densities, rates and policy. Read only."""
 
     library: Index
     change_law: ChangeDensity
@@ -42,17 +42,17 @@ class CompiledModel(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """Events of a block between the steps, a row each: what their accounts were when they were entered."""
+    """Events of a block between the steps, a row each, with their accounts as they were at the first step."""
 
     amounts: FloatArray  # the account's history with the event, oldest first
     categories: AnyArray
     merchants: AnyArray
-    held: AnyArray  # length of that history; 0 for an event that was not entered
+    held: AnyArray  # length of that history; 0 for an event that was not added
     mean: FloatArray
     deviation: FloatArray
     seen: FloatArray  # the view
     run: AnyArray  # transactions since the takeover score was 0
-    ago: AnyArray  # of a duplicate: how many transactions ago it was entered
+    ago: AnyArray  # of a duplicate: how many transactions ago it was added
     found: AnyArray  # library windows that the divergence comes from, 0 where there is none
     rows: AnyArray  # these
     weights: FloatArray  # logarithms when they are found, then shares
@@ -67,12 +67,12 @@ class Workspace(NamedTuple):
     pending: Pending
     scratch: Scratch
     local_regime: AnyArray  # of the account's own windows
-    lately: FloatArray  # what the account of the event at hand did in the last days
+    lately: FloatArray  # what the account of the current event did in the last days
     cap: FloatArray  # current alert interval, alerts in it
 
     @staticmethod
     def of(library: Index, longest_history: int, local_history: int, named: int) -> Workspace:
-        """Room for a library, histories and declared categories of these numbers."""
+        """Working memory for a library, histories and declared categories of these sizes."""
         neighbours = library.neighbours
         block = max(1, min(_BLOCK, _NEIGHBOURS // max(neighbours, 1)))
         history = block, longest_history + 1
@@ -103,9 +103,9 @@ class Workspace(NamedTuple):
 
 
 @structref.register
-class _MachineType(types.StructRef):  # type: ignore[misc]
+class _ContextType(types.StructRef):  # type: ignore[misc]
     def preprocess_fields(self, fields: Any) -> Any:
-        """Literal types would make a kind of their own of every value."""
+        """Literal types would make a type of their own of every value."""
         return tuple((name, types.unliteral(kind)) for name, kind in fields)
 
 
@@ -113,19 +113,18 @@ _FIELDS = [*CompiledModel._fields, *Workspace._fields, "accounts", "batch"]
 
 
 class ScoringContext(structref.StructRefProxy):  # type: ignore[misc]
-    """One reference for all: handing over seventy arrays anew costs more than a score.
+    """One reference for everything, because handing over seventy arrays each time costs more than a score.
 
-    Its parts have a place each, so that a step reads those it needs: whole models as arguments took the compiler
-    longest.
+    Each part is a field, so that a step reads those it needs. Whole models as arguments took the compiler longest.
     """
 
     def __new__(cls, *parts: Any) -> ScoringContext:
-        """See :func:`make_machine`."""
+        """See :func:`make_scoring_context`."""
         return make_scoring_context(*parts)
 
 
-structref.define_boxing(_MachineType, ScoringContext)
-structref.define_constructor(ScoringContext, _MachineType, _FIELDS)
+structref.define_boxing(_ContextType, ScoringContext)
+structref.define_constructor(ScoringContext, _ContextType, _FIELDS)
 
 
 @compiled()

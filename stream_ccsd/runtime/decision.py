@@ -1,4 +1,4 @@
-"""Last step: how rare the scores are, whether that is an alert, and what the account keeps of the answer."""
+"""Last step of an event: how rare the scores are, whether that is an alert, and what the account keeps of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from stream_ccsd.numerics.compiling import compiled, inner
 
 @compiled()
 def settle(context: Any, first: int, last: int) -> None:
-    """Decide on the events of a block, which were entered and compared, in order."""
+    """Decide on the events of a block, in order, after they were compared."""
     tails, joining, offsets = context.tails, context.joining, context.offsets
     accounts, batch, pending = context.accounts, context.batch, context.pending
     for i in range(first, last):
@@ -43,7 +43,7 @@ def settle(context: Any, first: int, last: int) -> None:
 
 @inner()
 def _rate(tails: tuple[Tail, ...], joining: AnyArray, offsets: FloatArray, out: Any) -> None:
-    """Rarities of all scores, and the alert score: shares of the budget add up, so it holds what the budget says."""
+    """Rarities of all scores, and the alert score: shares of the budget add up, so it keeps to the budget."""
     for i in range(len(out.scores)):
         out.rarities[i] = rarity(tails[i], out.scores[i])
     rarest = 0.0
@@ -102,15 +102,15 @@ def _note_background(context: Any, i: int, place: int) -> None:
         accounts.views[event.row, j] = seen[VIEW + j]
     rows, shares = pending.rows[place, : pending.found[place]], pending.weights[place, : pending.found[place]]
     y, own = pending.local_y[place, : pending.local[place]], pending.local_weights[place, : pending.local[place]]
-    _draw_laws(context.library, context.change_law.sigma_y, rows, shares, y, own, background)
+    _draw_densities(context.library, context.change_law.sigma_y, rows, shares, y, own, background)
     _copy_background(accounts, batch, i)
 
 
 @inner()
-def _draw_laws(
+def _draw_densities(
     library: Index, sigma: float, rows: AnyArray, shares: FloatArray, y: FloatArray, own: FloatArray, background: Any
 ) -> None:
-    """The heaviest regimes among the neighbours and both densities over abs(Δz)."""
+    """The regimes with the most weight among the neighbours, and both densities over abs(Δz)."""
     background.reach = background.peak = 0.0
     for i in range(REGIMES):
         background.regime_share[i] = 0.0

@@ -1,6 +1,6 @@
-"""First step of an event: duplicates and late ones are told apart, evidence is weighed, the account takes it in.
+"""First step of an event: duplicates and late ones are found, evidence is computed, the account profile is updated.
 
-Nothing here depends on a score, so that the events of a block can all be entered before their windows are compared.
+Nothing here depends on a score, so all events of a block can take this step before their windows are compared.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from stream_ccsd.scores import DIVERGENCE, EVIDENCE, TAKEOVER
 
 @compiled()
 def enter(context: Any, first: int, last: int) -> None:
-    """Enter events of the batch, a block at the most, in order; ``row`` of each says which account is its."""
-    laws, learnt, decay, pending, accounts, batch = (
+    """Take the first step for events of the batch, at most a block, in order; ``row`` is the account of each."""
+    densities, supervised, decay, pending, accounts, batch = (
         context.laws,
         context.learnt,
         context.decay,
@@ -46,19 +46,19 @@ def enter(context: Any, first: int, last: int) -> None:
             out.status = TOO_LATE
             continue
         out.status = LATE if event.time < account.newest_time else SCORED
-        seen, distance = pending.seen[place], residual(laws, event.amount, event.category)
-        look_back(laws, decay, account, history, named, event, names, seen)
+        seen, distance = pending.seen[place], residual(densities, event.amount, event.category)
+        look_back(densities, decay, account, history, named, event, names, seen)
         out.scores[EVIDENCE], other = evidence_terms(
-            laws, event, names, batch.numbers[i], seen, context.missing, batch.terms[i]
+            densities, event, names, batch.numbers[i], seen, context.missing, batch.terms[i]
         )
         account.takeover = max(0.0, account.takeover + min(other, context.takeover_cap) - context.takeover_drift)
         account.run = account.run + 1 if account.takeover > 0.0 else 0
         out.scores[TAKEOVER], out.scores[DIVERGENCE] = account.takeover, np.nan
-        if learnt.listening:
-            look_at_lately(laws, account, event.time, context.lately)
+        if supervised.listening:
+            look_at_lately(densities, account, event.time, context.lately)
             out.scores[EVIDENCE] = weigh(
-                learnt,
-                laws,
+                supervised,
+                densities,
                 event,
                 names,
                 batch.numbers[i],
@@ -77,7 +77,7 @@ def enter(context: Any, first: int, last: int) -> None:
         out.count = account.count
         pending.mean[place], pending.deviation[place] = account.mean, np.sqrt(account.squares / account.count)
         pending.run[place] = account.run
-        take_in(laws, decay, account, event.time, distance, seen)
+        take_in(densities, decay, account, event.time, distance, seen)
         remember(account, history, named, event, names)
         account.ids[(account.count - 1) % RECENT] = event.id
 
@@ -97,7 +97,7 @@ def _lay_out(pending: Pending, place: int, account: Any, history: AnyArray, even
 
 @inner()
 def _find(account: Any, identity: int) -> int:
-    """How many transactions ago this id was entered, 0 for the newest; -1 if it is not among those remembered."""
+    """How many transactions ago this id was added, 0 for the newest; -1 if it is not among those kept."""
     for ago in range(min(account.count, RECENT)):
         if account.ids[(account.count - 1 - ago) % RECENT] == identity:
             return ago

@@ -1,9 +1,9 @@
-"""Events, compiled: account in, scores and decision out, account updated. The only code that changes an account.
+"""The compiled steps of an event, one after the other. Only this code changes an account.
 
-An event is *entered* (evidence, and what the account remembers of it), its window is *searched* for in the library and
-*compared* with what was found, and it is *settled* whether it is an alert. No step changes what an earlier one looks
-at, so a block of events takes each step together, and neither the size of a batch nor that of a block changes a bit.
-Steps are called from here, one after the other: one within the other, the compiler would work on them again and again.
+First the profile is updated and evidence is computed. Then the event's window is searched for in the library and
+compared with what was found. Last it is decided whether it is an alert. No step changes what an earlier one reads, so
+a block of events takes each step together, and neither the size of a batch nor that of a block changes a bit. All steps
+are called from here: nested in each other, the compiler would compile them again and again.
 """
 
 from __future__ import annotations

@@ -240,7 +240,7 @@ def burst(count=8):
 
 
 @pytest.fixture(scope="module")
-def told(fitted):
+def alerted(fitted):
     """Alerts on every transaction of a burst that follows a usual past."""
     model = replace(fitted, settings=replace(fitted.settings, alert_margin=0.0))
     past = [t for t in usual("x", 40, np.random.default_rng(7)) if t.category == "groceries"]
@@ -249,8 +249,8 @@ def told(fitted):
     return [r for r in engine.process_many(burst()) if r.alert]
 
 
-def test_a_whole_alert(told):
-    alert = told[0].alert
+def test_a_whole_alert(alerted):
+    alert = alerted[0].alert
     texts = [reason.text for reason in alert.reasons]
     assert texts[-1] in REST or alert.reasons[-1].nats <= min(r.nats for r in alert.reasons)
     for part in ("2,310.00 is more than anyone paid", "'dark web' never occurs", "is new for this account", "03:10"):
@@ -259,13 +259,13 @@ def test_a_whole_alert(told):
     assert any("country 'NG'" in text for text in texts)
     assert len(set(texts)) == len(texts)
     assert alert.fields == {"country": "NG", "distance": 5e3}
-    assert "transaction within an hour" in " ".join(r.text for r in told[-1].alert.reasons)
+    assert "transaction within an hour" in " ".join(r.text for r in alerted[-1].alert.reasons)
 
 
-def test_reasons_add_up_to_the_evidence(told, population_model, stream):
+def test_reasons_add_up_to_the_evidence(alerted, population_model, stream):
     population = [r for r in Engine(population_model, threshold=2.0).process_many(stream.transactions) if r.alert]
     assert len(population) > 20
-    for result in (*told, *population):
+    for result in (*alerted, *population):
         alert = result.alert
         nats = [reason.nats for reason in alert.reasons]
         assert nats == sorted(nats, reverse=True)
@@ -325,8 +325,8 @@ def test_nothing_stands_out(fitted, normal):
     assert alert.headline.endswith(REST[1])
 
 
-def test_expected_loss_ranks_by_evidence_and_money(told):
-    alert = told[0].alert
+def test_expected_loss_ranks_by_evidence_and_money(alerted):
+    alert = alerted[0].alert
     assert alert.expected_loss == pytest.approx(alert.scores["evidence"] + np.log1p(alert.amount))
 
 

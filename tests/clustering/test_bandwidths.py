@@ -116,7 +116,7 @@ def test_what_is_chosen_agrees_with_most_bandwidths_and_lies_apart(walks):
         np.mean([naive.adjusted_rand(own.tolist(), other.tolist()) for j, other in enumerate(partitions) if j != i])
         for i, own in enumerate(partitions)
     ]
-    apart = [silhouette(d, labels) for d, labels in zip(distances, partitions, strict=True)]
+    silhouettes = [silhouette(d, labels) for d, labels in zip(distances, partitions, strict=True)]
 
     def ranks(scores):  # a tie has the mean of its ranks
         rounded = np.round(scores, 9)
@@ -124,11 +124,11 @@ def test_what_is_chosen_agrees_with_most_bandwidths_and_lies_apart(walks):
 
     for criterion, scores in (
         ("agreement", np.round(agreement, 12)),
-        ("silhouette", apart),
-        ("both", np.add(ranks(agreement), ranks(apart))),
+        ("silhouette", silhouettes),
+        ("both", np.add(ranks(agreement), ranks(silhouettes))),
     ):
         chosen, best = select_bandwidths(walks, 3, criterion=criterion), int(np.argmax(scores))
         assert chosen.bandwidths == grid[best]
-        assert (chosen.agreement, chosen.silhouette) == pytest.approx((agreement[best], apart[best]))
+        assert (chosen.agreement, chosen.silhouette) == pytest.approx((agreement[best], silhouettes[best]))
     alone = select_bandwidths(walks, 3, grid=grid[:1])
     assert (alone.bandwidths, alone.agreement) == (grid[0], 1.0)

@@ -20,7 +20,7 @@ def waves():
     return np.vstack([np.sin((1 + k) * t) + 0.2 * rng.normal(size=60) for k in (0, 1, 2) for _ in range(8)])
 
 
-def test_finds_the_waves_without_being_told_a_bandwidth(waves):
+def test_finds_the_waves_without_a_given_bandwidth(waves):
     model = DivergenceKMedoids(n_clusters=3, random_state=0).fit(waves)
     assert sorted(len(set(model.labels_[i : i + 8])) for i in (0, 8, 16)) == [1, 1, 1]
     assert model.bandwidths_.output in ("slope", "both")

@@ -1,4 +1,4 @@
-"""Clusters of more series than all pairs have room for."""
+"""Clusters of more series than all pairs fit into memory for."""
 
 import numpy as np
 import pytest

@@ -111,7 +111,7 @@ def test_leave_one_out_removes_self_terms():
 
 
 def test_sign_of_the_symmetric_logarithm():
-    """The paper prints a leading minus; different laws must nevertheless lie a positive distance apart."""
+    """The paper prints a leading minus; different distributions must nevertheless have a positive distance."""
     x = np.arange(10.0)
     assert conditional_divergence(Sample.of(x, np.zeros(10)), Sample.of(x, np.ones(10)), tau=1.0) > 0.1
 
@@ -170,7 +170,7 @@ def test_always_finite(p, q, tau, sigma, ridge):
 def test_disjoint_conditions_compare_nearest_points():
     p, q = Sample.of([0.0, 1.0], [0.0, 1.0]), Sample.of([1e6, 1e6 + 1], [1.0, 0.0])
     value = conditional_divergence(p, q, tau=1e-3)
-    # Far to the left p's law is its last point (1) against q's first (1); far to the right likewise p's last (1).
+    # Far to the left p is its last point (1) against q's first (1); far to the right likewise p's last (1).
     assert 0 < value < 1
 
 

@@ -78,7 +78,7 @@ def naive_default_ridge(series, tau):
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 def test_gram_terms_too_small_for_the_product_are_redone(weighting):
-    """Far apart in units of sigma, the product holds only rounding; the direct form must step in."""
+    """At large distances in units of sigma, the product holds only rounding: the direct form must step in."""
     series = np.array([[0.0, 0.1, 0.0], [6.0, 6.1, 6.2], [0.2, 6.0, 3.0]])
     ref = naive.pairwise(series, None, 0.8, 0.5, weighting, ridge=0.0)
     comp = pairwise_divergence(series, tau=0.8, sigma=0.5, weighting=weighting, ridge=0.0)
@@ -134,7 +134,7 @@ def test_more_rows_than_a_mirrored_square():
 
 
 def test_agrees_with_the_estimator():
-    """One divergence, two doors: two series through the matrix, and as two samples."""
+    """One divergence, two ways: two series through the matrix, and as two samples."""
     series, grid = z_scored(2, 14), np.arange(14.0)
     two = conditional_divergence(
         Sample.of(grid, series[0]), Sample.of(grid, series[1]), tau=2.0, kernel=OutputKernel(0.7)

@@ -78,7 +78,7 @@ def test_top_j_equals_a_full_sort(n, k, pairs, wanted, sigma_x, seed):
 
 
 def by_definition(index, query, category, merchant):
-    """The J heaviest rows, of equal ones those that come first, and their weights: as sums of the terms of a square."""
+    """The top J rows, of equal ones those that come first, and their weights: as sums of the terms of a square."""
     offset = np.where(index.category != category, index.log_rho_category, 0.0)
     offset = offset + np.where(index.merchant != merchant, index.log_rho_merchant, 0.0)
     z, size = index.z.astype(float), np.diff(index.start)
@@ -179,7 +179,7 @@ def test_queries_of_one_category_at_once_have_the_bits_of_each_alone(n, pairs, w
 
 @pytest.mark.parametrize("query", [1e200, np.inf, np.nan])
 def test_no_more_are_found_than_were_asked_for(query):
-    """Callers have room for so many, whatever comes of a weight."""
+    """Callers have memory for so many, whatever the weights are."""
     index = build_index(table(np.random.default_rng(0), 100, 7, 5), Settings(neighbours=10), 1.0)
     assert nearest(index, np.full(7, query), np.uint32(1), np.uint32(1), Scratch.of(index)) <= 10
 

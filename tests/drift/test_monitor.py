@@ -1,4 +1,4 @@
-"""Changes of a stream: those that are there are found, others are not, however the stream is cut into batches."""
+"""Changes of a stream: real ones are found, others are not, however the stream is cut into batches."""
 
 import json
 import logging
@@ -157,16 +157,16 @@ def test_a_resumed_replay_writes_the_same_events(calm_model, dearer, tmp_path):
 
 
 def test_a_replay_that_learns_notices_that_more_alerts_are_fraud(calm_model, calm, tmp_path):
-    """It hears so at its lessons; one that was stopped and resumed says the same."""
+    """It gets the verdicts at its model updates; one that was stopped and resumed finds the same."""
     accounts, rng = sorted({r.transaction.account for r in calm})[::3], np.random.default_rng(0)
     some = [r.transaction for r in calm if r.transaction.account in accounts and r.transaction.time < 70.0]
     some = [replace(t, account=f"{t.account} {t.time // 6.0}") for t in some]  # whoever is new alerts anew
-    told = [
+    verdicts = [
         Verdict(t.id, t.account, "fraud" if t.time > 60.0 and rng.random() < 0.8 else "normal", "ann", t.time)
         for t in some
         if rng.random() < 0.4
     ]
-    learning = Learning(every=1.0, delay=7.0, verdicts=tuple(told))
+    learning = Learning(every=1.0, delay=7.0, verdicts=tuple(verdicts))
     source = ListSource("town", some, {})
     begin = partial(Session, source, calm_model, threshold=THRESHOLD, learning=learning)
     whole = begin(tmp_path / "whole").run()

@@ -1,4 +1,4 @@
-"""The divergence against its direct form, inside the engine: nothing between state, library and formula can hide."""
+"""The divergence against its direct form, inside the engine: state, library and formula together."""
 
 from dataclasses import replace
 
@@ -74,7 +74,7 @@ def test_divergence_equals_the_double_sum(stream, model, off):
     assert checked > 5
 
 
-def test_divergence_of_laws_that_hardly_meet(model, stream):
+def test_divergence_of_distributions_that_hardly_meet(model, stream):
     """A change far beyond all of the library: new waves for the occasion, then the direct sum."""
     windows = library_of(model, stream, SMALL)
     rng = np.random.default_rng(0)
@@ -91,7 +91,7 @@ def test_divergence_of_laws_that_hardly_meet(model, stream):
 
 
 @pytest.mark.parametrize("narrow", [{"sigma_x": 0.02, "sigma_y": 0.02}, {"sigma_x": 0.001, "sigma_y": 0.02}])
-def test_divergence_of_laws_that_do_not_meet_at_all(stream, narrow):
+def test_divergence_of_distributions_that_do_not_meet_at_all(stream, narrow):
     """Under narrow bandwidths most weights are smaller than any float, and all that is left is their logarithm."""
     settings = replace(SMALL, **narrow)
     normal = stream.normal_accounts()
@@ -122,7 +122,7 @@ def test_constant_amounts_are_scored(model):
 
 
 def test_calibration_goes_by_the_accounts_own_times(stream):
-    """A score may depend on time: how rare its values are is learnt from the accounts as they were."""
+    """A score may depend on time: how rare its values are follows from the accounts as they were."""
     seen = []
 
     def clock(outputs, events):
@@ -149,11 +149,11 @@ def test_scores_on_real_windows(data_root):
     settings = Settings(window=20, local_history=30, neighbours=200, half_life=48.0)
     library = [t for t in rows if t.account in set(accounts[:-3])]
     model, chosen = learn(library, settings)
-    laws = naive.Laws(library, chosen, settings, model.calendar)
+    densities = naive.Densities(library, chosen, settings, model.calendar)
     names = sorted({t.account for t in library})
     held_out = set(shuffled(names, settings.seed)[: round(settings.holdout * len(names))])
-    learnt = {n: [t for t in library if t.account == n] for n in names if n not in held_out}
-    windows = library_windows((as_history(h) for h in learnt.values()), settings)
+    supervised = {n: [t for t in library if t.account == n] for n in names if n not in held_out}
+    windows = library_windows((as_history(h) for h in supervised.values()), settings)
     checked = 0
     for name in accounts[-3:]:
         mine = [t for t in rows if t.account == name]
@@ -163,13 +163,13 @@ def test_scores_on_real_windows(data_root):
             columns = seen.amounts.tolist(), seen.categories.tolist(), seen.merchants.tolist()
             ref = naive.window_score(windows, *columns, settings, model.index.sigma_x, model.sigma_y)
             np.testing.assert_allclose(results[t].divergence, max(ref, 0.0), **EXACT)
-            known = len(laws.axes.categories)
-            in_category, at_merchant = laws.place_shares(mine[t])
-            amount = naive.CELL * naive.cell(np.log1p(mine[t].amount)) - laws.axes.amount_scale
+            known = len(densities.axes.categories)
+            in_category, at_merchant = densities.place_shares(mine[t])
+            amount = naive.CELL * naive.cell(np.log1p(mine[t].amount)) - densities.axes.amount_scale
             expected = {
-                "amount": amount - np.log(laws.amount_density(mine[t])),
+                "amount": amount - np.log(densities.amount_density(mine[t])),
                 "category": -np.log(in_category * (known + 1)),
-                "merchant": -np.log(at_merchant * (len(laws.axes.pairs) + 1) / (known + 1)),
+                "merchant": -np.log(at_merchant * (len(densities.axes.pairs) + 1) / (known + 1)),
             }
             assert {name: results[t].terms[name] for name in expected} == pytest.approx(expected, abs=1e-9)
             checked += 1

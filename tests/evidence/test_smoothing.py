@@ -20,7 +20,7 @@ SETTINGS = replace(PLAIN, fields=FIELDS, time_unit="days", folds=3)
 
 
 class LeftOut:
-    """Mean log likelihoods of all transactions, each under the laws of the folds that its account is not in."""
+    """Mean log likelihoods of all transactions, each under the densities of the folds that its account is not in."""
 
     def __init__(self, transactions, chosen, settings, calendar):
         accounts = naive.by_account(transactions)
@@ -28,76 +28,76 @@ class LeftOut:
         fold = {account: place % min(settings.folds, len(order)) for place, account in enumerate(order)}
         axes = naive.Axes(transactions, [f.name for f in settings.declared if f.kind == "number"])
         self.settings, self.rows = settings, []
-        laws = {}
+        densities = {}
         for f in set(fold.values()):
             others = [t for t in transactions if fold[t.account] != f]
-            laws[f] = naive.Laws(others, chosen, settings, calendar, axes)
+            densities[f] = naive.Densities(others, chosen, settings, calendar, axes)
         for account, own in accounts.items():
             views = [naive.View(own[:i], t, axes, settings, calendar) for i, t in enumerate(own)]
-            self.rows += [(laws[fold[account]], view) for view in views]
+            self.rows += [(densities[fold[account]], view) for view in views]
 
     def mean(self, density, chosen):
         values = []
-        for laws, view in self.rows:
-            laws.chosen = chosen
-            value = density(laws, view)
+        for densities, view in self.rows:
+            densities.chosen = chosen
+            value = density(densities, view)
             if value is not None:
                 values.append(math.log(value))
         return sum(values) / len(values)
 
 
-def amount(laws, view):
-    return laws.amount_density(view.t)
+def amount(densities, view):
+    return densities.amount_density(view.t)
 
 
-def amount_own(laws, view):
-    c = laws.chosen
+def amount_own(densities, view):
+    c = densities.chosen
     trusted = c.usual_share * view.usual_weight / (view.usual_weight + c.usual_strength)
-    return (1 - trusted) * amount(laws, view) + trusted * laws.usual_density(laws.innovation(view))
+    return (1 - trusted) * amount(densities, view) + trusted * densities.usual_density(densities.innovation(view))
 
 
-def merchant(laws, view):
-    return laws.place_shares(view.t)[1]
+def merchant(densities, view):
+    return densities.place_shares(view.t)[1]
 
 
-def place(laws, view):
-    return math.prod(laws.place_shares(view.t))
+def place(densities, view):
+    return math.prod(densities.place_shares(view.t))
 
 
-def place_own(laws, view):
-    return naive.leant(view.at_place, view.weight, laws.chosen.own_place_strength, place(laws, view))
+def place_own(densities, view):
+    return naive.backed_off(view.at_place, view.weight, densities.chosen.own_place_strength, place(densities, view))
 
 
-def hour(laws, view):
-    return laws.hour_density(view.hour)
+def hour(densities, view):
+    return densities.hour_density(view.hour)
 
 
-def hour_own(laws, view):
-    return naive.leant(view.at_hour, view.hour_weight, laws.chosen.own_hour_strength, hour(laws, view))
+def hour_own(densities, view):
+    return naive.backed_off(view.at_hour, view.hour_weight, densities.chosen.own_hour_strength, hour(densities, view))
 
 
-def country(laws, view):
-    return laws.name_share("country", view.t.fields["country"])
+def country(densities, view):
+    return densities.name_share("country", view.t.fields["country"])
 
 
-def country_own(laws, view):
+def country_own(densities, view):
     same = view.same(lambda p: p.fields["country"] == view.t.fields["country"])
-    return naive.leant(same, view.weight, laws.chosen.name_own[0], country(laws, view))
+    return naive.backed_off(same, view.weight, densities.chosen.name_own[0], country(densities, view))
 
 
-def distance(laws, view):
+def distance(densities, view):
     value = view.t.fields["distance"]
-    return None if value is None else laws.number_density("distance", value)
+    return None if value is None else densities.number_density("distance", value)
 
 
-def pace(laws, view):
+def pace(densities, view):
     """Gap and both counts: one strength is chosen for all of them."""
     fading = [0.5 ** (1 + n) for n in range(25)]
-    total = 1.0 if view.gap is None else laws.gap_share(view.rate, view.gap)
+    total = 1.0 if view.gap is None else densities.gap_share(view.rate, view.gap)
     for span in ("in_hour", "in_day"):
         count = getattr(view, span)
-        pairs = [(v.rate, getattr(v, span)) for v in laws.views]
-        total *= laws._shares_by_rate(view.rate, count, pairs, fading[count] / sum(fading))
+        pairs = [(v.rate, getattr(v, span)) for v in densities.views]
+        total *= densities._shares_by_rate(view.rate, count, pairs, fading[count] / sum(fading))
     return total
 
 
@@ -113,7 +113,7 @@ def normal():
 
 
 @pytest.fixture(scope="module")
-def learnt(normal):
+def fitted(normal):
     model, chosen = learn(normal, SETTINGS)
     return model, chosen, LeftOut(normal, chosen, SETTINGS, model.calendar)
 
@@ -141,9 +141,9 @@ def one(value):
         ("number_sigma", distance, smoothing._SIGMAS, one),
     ],
 )
-def test_the_choice_is_the_likeliest(learnt, name, density, tried, kind):
+def test_the_choice_is_the_likeliest(fitted, name, density, tried, kind):
     """No other value of one choice, the others as they are, makes left-out transactions likelier."""
-    _, chosen, left_out = learnt
+    _, chosen, left_out = fitted
     nats = {value: left_out.mean(density, replace(chosen, **{name: kind(value)})) for value in tried}
     assert kind(max(nats, key=nats.get)) == getattr(chosen, name) or max(nats.values()) == pytest.approx(
         left_out.mean(density, chosen), abs=1e-9
@@ -151,9 +151,9 @@ def test_the_choice_is_the_likeliest(learnt, name, density, tried, kind):
     assert max(nats.values()) > min(nats.values())
 
 
-def test_amounts_are_chosen_together(learnt):
+def test_amounts_are_chosen_together(fitted):
     """All bandwidths and both strengths: none of all combinations is likelier."""
-    _, chosen, left_out = learnt
+    _, chosen, left_out = fitted
     best = left_out.mean(amount, chosen)
     for sigma in smoothing._SIGMAS[::2]:
         for category in smoothing._STRENGTHS[::3]:
@@ -162,8 +162,8 @@ def test_amounts_are_chosen_together(learnt):
                 assert left_out.mean(amount, other) <= best + 1e-9
 
 
-def test_gains_are_how_much_likelier(learnt):
-    model, chosen, left_out = learnt
+def test_gains_are_how_much_likelier(fitted):
+    model, chosen, left_out = fitted
     gains = chosen.gains
 
     def mean(density):
@@ -229,7 +229,7 @@ def test_takeover_has_the_more_of_the_budget_the_more_accounts_repeat_themselves
     assert 0.15 < shares[-1] <= 0.2
 
 
-def test_many_transactions_are_judged_by_some_of_them(normal, monkeypatch):
+def test_of_many_transactions_a_sample_is_evaluated(normal, monkeypatch):
     """The same ones each time; what they choose, all of them would hardly choose otherwise."""
     _, by_all = learn(normal, SETTINGS)
     monkeypatch.setattr(smoothing, "_JUDGES", 40)

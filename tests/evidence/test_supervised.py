@@ -1,4 +1,4 @@
-"""Evidence by what verdicts have taught, against naive forms: laws as densities, trees as nodes, records as dicts."""
+"""Evidence after learning, against naive forms: plain densities, trees as nested nodes, fraud rates as dicts."""
 
 import math
 from dataclasses import replace
@@ -63,18 +63,18 @@ def laid_out(trees):
 def test_terms_by_weights_and_trees(seed, trees, depth):
     rng = np.random.default_rng(seed)
     grown = [random_tree(rng, depth) for _ in range(trees)]
-    learnt = unsupervised(DECLARED, listening=True)
-    learnt = read_only(learnt._replace(weights=rng.normal(1, 1, len(learnt.weights)), **laid_out(grown)))
+    supervised = unsupervised(DECLARED, listening=True)
+    supervised = read_only(supervised._replace(weights=rng.normal(1, 1, len(supervised.weights)), **laid_out(grown)))
     inputs = rng.normal(0, 2, len(INPUTS)).round(1)  # thresholds are hit exactly now and then
     terms = np.full(len(TERMS), np.nan)
-    total = contributions(learnt, inputs, terms)
-    expected = naive.attributed(learnt.weights, grown, learnt.term_of, inputs, len(TERMS))
+    total = contributions(supervised, inputs, terms)
+    expected = naive.attributed(supervised.weights, grown, supervised.term_of, inputs, len(TERMS))
     np.testing.assert_allclose(terms, expected, atol=1e-12)
     assert total == pytest.approx(math.fsum(terms), abs=1e-12)
-    assert evidence_by(learnt, inputs[None], len(TERMS))[0] == total
+    assert evidence_by(supervised, inputs[None], len(TERMS))[0] == total
     # Whatever was asked on the way: together it is where a tree ends, over where it began.
     ends = sum(_end(tree, inputs)["value"] - tree["value"] for tree in grown)
-    assert total == pytest.approx(float(learnt.weights @ inputs[: len(learnt.weights)]) + ends, abs=1e-9)
+    assert total == pytest.approx(float(supervised.weights @ inputs[: len(supervised.weights)]) + ends, abs=1e-9)
 
 
 def _end(node, inputs):
@@ -100,9 +100,9 @@ shares = st.floats(1e-6, 10.0)
 
 @settings(max_examples=300)
 @given(st.floats(0.01, 1.0), shares, shares, shares, st.floats(0.0, 1e4))
-def test_law_of_fraud_is_the_prior_and_what_was_found(p, normal, diffuse, found, frauds):
+def test_the_fraud_density_is_the_prior_and_what_was_found(p, normal, diffuse, found, frauds):
     term = math.log(((1 - p) * normal + p * diffuse) / normal)
-    expected = naive.law_of_fraud(p, normal, diffuse, found, frauds)
+    expected = naive.fraud_log_ratio(p, normal, diffuse, found, frauds)
     got = _filled(term, p, found / diffuse, frauds)
     # Where fraud hardly ever differs there, the ratio is the rest of a difference.
     assert got == pytest.approx(expected, rel=1e-6, abs=1e-6 + 1e-15 * found / diffuse / p)
@@ -110,7 +110,7 @@ def test_law_of_fraud_is_the_prior_and_what_was_found(p, normal, diffuse, found,
 
 
 def test_no_verdict_no_change():
-    """A model that listens and was taught nothing says the same, to the bit; and it writes down what it looked at."""
+    """A model that can learn but has not scores the same, to the bit, and records its inputs."""
     rng = np.random.default_rng(4)
     for unit in UNITS:
         normal = [t for a in range(5) for t in some(rng, f"a{a}", 14, **UNITS[unit])]
@@ -121,12 +121,12 @@ def test_no_verdict_no_change():
             assert (a.scores, a.rarities, a.score, a.terms) == (b.scores, b.rarities, b.score, b.terms)
             assert a.inputs is None
             assert b.inputs is not None
-            laws = density_terms(model.settings.declared)
-            np.testing.assert_allclose(b.inputs[: len(laws)], [a.terms[n] for n in laws], atol=6e-5)
+            densities = density_terms(model.settings.declared)
+            np.testing.assert_allclose(b.inputs[: len(densities)], [a.terms[n] for n in densities], atol=6e-5)
 
 
-def taught(rng, model, transactions):
-    """Something to have learnt, as plain dicts and lists, and the same as the engine takes it."""
+def random_supervised(rng, model, transactions):
+    """A random result of learning, as plain dicts and lists, and as the engine takes it."""
     fields = rated_fields(model.settings.declared)
     records, codes, rates, start = [], [], [], [0]
     for name in fields:
@@ -142,7 +142,7 @@ def taught(rng, model, transactions):
         records.append(own)
     plain = unsupervised(model.settings.declared, True)
     trees = [random_tree(rng, 3) for _ in range(5)]
-    learnt = plain._replace(
+    supervised = plain._replace(
         start=np.array(start),
         codes=np.array(codes, np.uint64),
         rates=np.array(rates).reshape(len(codes), len(HALF_LIVES)),
@@ -157,8 +157,8 @@ def taught(rng, model, transactions):
         weights=rng.normal(1, 0.3, len(plain.weights)),
         **laid_out(trees),
     )
-    # As a lesson leaves it: arrays that can be written to would be compiled for, all of the scoring, once more.
-    return read_only(learnt), records, trees
+    # Read only, as a model update leaves it: for other arrays all of the scoring would be compiled once more.
+    return read_only(supervised), records, trees
 
 
 @pytest.mark.parametrize("unit", UNITS)
@@ -171,19 +171,19 @@ def test_the_engine_by_what_was_learnt(unit):
     last = events[-1]
     events += [replace(last, id="late", time=last.time - UNITS[unit]["pace"]), replace(last, id="nothing", fields={})]
     events += [replace(last, id="much", amount=2.0**53, merchant="never", category="never")]
-    learnt, records, trees = taught(rng, model, events)
-    laws = naive.Laws(normal, chosen, model.settings, model.calendar)
+    supervised, records, trees = random_supervised(rng, model, events)
+    densities = naive.Densities(normal, chosen, model.settings, model.calendar)
     plain = Engine(model).process_many(events)
-    results = Engine(replace(model, learnt=learnt)).process_many(events)
+    results = Engine(replace(model, learnt=supervised)).process_many(events)
     past = {}
     for t, before, result in zip(events, plain, results, strict=True):
-        expected = expected_inputs(model, laws, learnt, records, past.setdefault(t.account, []), t, before)
+        expected = expected_inputs(model, densities, supervised, records, past.setdefault(t.account, []), t, before)
         assert [*expected] == [*INPUTS]
         got = dict(zip(INPUTS, result.inputs.tolist(), strict=True))
         for name, value in expected.items():
             assert got[name] == pytest.approx(value, abs=3e-4), (name, t)
         if not near_a_threshold(trees, [*expected.values()]):
-            terms = naive.attributed(learnt.weights, trees, learnt.term_of, [*expected.values()], len(TERMS))
+            terms = naive.attributed(supervised.weights, trees, supervised.term_of, [*expected.values()], len(TERMS))
             np.testing.assert_allclose([*result.terms.values()], terms, atol=1e-3)
         assert math.fsum(result.terms.values()) == pytest.approx(result.evidence, abs=1e-9)
         assert result.takeover == before.takeover  # which is not about what others found
@@ -201,42 +201,42 @@ def near_a_threshold(trees, inputs):
     return False
 
 
-def expected_inputs(model, laws, learnt, records, past, t, before):
-    view = naive.View(past, t, laws.axes, model.settings, model.calendar)
+def expected_inputs(model, densities, supervised, records, past, t, before):
+    view = naive.View(past, t, densities.axes, model.settings, model.calendar)
     filled = dict(before.terms)
-    places = {"amount": (1.0, learnt.amount, min(int(math.log1p(t.amount) / 0.25), BINS - 1))}
+    places = {"amount": (1.0, supervised.amount, min(int(math.log1p(t.amount) / 0.25), BINS - 1))}
     p = model.settings.departure
     if view.hour is not None:
-        places["hour"] = (p, learnt.hour, int(view.hour))
-        places["weekday"] = (p, learnt.weekday, int(view.weekday))
+        places["hour"] = (p, supervised.hour, int(view.hour))
+        places["weekday"] = (p, supervised.weekday, int(view.weekday))
     if view.gap is not None:
-        places["gap"] = (p, learnt.gap, naive.octave(view.gap, laws.axes.gap_scale))
+        places["gap"] = (p, supervised.gap, naive.octave(view.gap, densities.axes.gap_scale))
     distance = t.fields.get("distance")
-    at = 0.0 if distance is None else naive.signed_log(distance, laws.axes.number_scale["distance"])
+    at = 0.0 if distance is None else naive.signed_log(distance, densities.axes.number_scale["distance"])
     if distance is not None:
-        places["distance"] = (p, learnt.number[0], min(max(math.floor(at / 0.25) + BINS // 2, 0), BINS - 1))
-    tells = dict(zip(density_terms(model.settings.declared), model.laws.tells.tolist(), strict=True))
-    for frauds, name in zip(learnt.frauds, ("amount", "hour", "weekday", "gap", "distance"), strict=True):
-        if name in places and tells[name]:
+        places["distance"] = (p, supervised.number[0], min(max(math.floor(at / 0.25) + BINS // 2, 0), BINS - 1))
+    informative = dict(zip(density_terms(model.settings.declared), model.laws.tells.tolist(), strict=True))
+    for frauds, name in zip(supervised.frauds, ("amount", "hour", "weekday", "gap", "distance"), strict=True):
+        if name in places and informative[name]:
             share, ratios, place = places[name]
-            diffuse = (math.exp(before.terms[name]) - 1 + share) / share  # over the normal law
-            filled[name] = naive.law_of_fraud(share, 1.0, diffuse, ratios[place] * diffuse, frauds)
+            diffuse = (math.exp(before.terms[name]) - 1 + share) / share  # over the normal density
+            filled[name] = naive.fraud_log_ratio(share, 1.0, diffuse, ratios[place] * diffuse, frauds)
     out = {name: filled[name] for name in density_terms(model.settings.declared)}
     values = {"account": t.account, "category": t.category, "merchant": t.merchant}
     values |= {"country": t.fields.get("country") or ""}
     rates = {}
     for i, name in enumerate(rated_fields(model.settings.declared)):
-        own = records[i].get(values[name], learnt.unknown[i])
-        out[f"{name}_record"] = own[learnt.chosen[i]]
+        own = records[i].get(values[name], supervised.unknown[i])
+        out[f"{name}_record"] = own[supervised.chosen[i]]
         rates |= {f"{name}_record_{life:g}": rate for life, rate in zip(HALF_LIVES, own, strict=True)}
     out |= rates
-    for i, (more, count) in enumerate(naive.lately(past, t, laws.axes, model.settings, model.calendar)):
+    for i, (more, count) in enumerate(naive.lately(past, t, densities.axes, model.settings, model.calendar)):
         out |= {f"lately_more_{i}": more / (count + 1), f"lately_count_{i}": math.log1p(count)}
     out |= {"takeover": before.takeover, "size": math.log1p(t.amount)}
-    out["beyond"] = laws.axes.residual(t) - view.usual
+    out["beyond"] = densities.axes.residual(t) - view.usual
     out |= {"at_hour": -1.0 if view.hour is None else view.hour}
     out |= {"at_weekday": -1.0 if view.weekday is None else view.weekday}
-    out["after"] = -1.0 if view.gap is None else math.log1p(view.gap / laws.axes.gap_scale)
+    out["after"] = -1.0 if view.gap is None else math.log1p(view.gap / densities.axes.gap_scale)
     out["distance_value"] = at
     return out
 
@@ -258,15 +258,15 @@ def test_trees_are_those_that_were_grown(seed, monkeypatch):
     weight = rng.uniform(0.5, 3.0, 1500)
     trees = grow_trees(inputs, odds, fraud, weight)
     assert len(trees.roots)
-    learnt = unsupervised(DECLARED, True)
-    learnt = read_only(learnt._replace(weights=np.zeros(len(learnt.weights)), **trees._asdict()))
+    supervised = unsupervised(DECLARED, True)
+    supervised = read_only(supervised._replace(weights=np.zeros(len(supervised.weights)), **trees._asdict()))
     others = np.vstack([inputs, rng.normal(0, 5, (500, len(INPUTS))).astype(np.float32), np.zeros((1, len(INPUTS)))])
     # Inputs that lie on a threshold, or as near to it as numbers can; LightGBM takes all below 1e-35 for 0.
     inner = (trees.feature >= 0) & (np.abs(trees.threshold) > 1e-30)
     edges = np.zeros((int(inner.sum()), len(INPUTS)))
     edges[np.arange(len(edges)), trees.feature[inner]] = trees.threshold[inner]
     others = np.vstack([others, edges, np.nextafter(edges, np.inf), np.nextafter(edges, -np.inf)]).astype(float)
-    said = evidence_by(learnt, others, len(TERMS)) + trees.value[trees.roots].sum()
+    said = evidence_by(supervised, others, len(TERMS)) + trees.value[trees.roots].sum()
     np.testing.assert_allclose(said, kept[0].predict(others, raw_score=True), atol=1e-9)
     again = grow_trees(inputs, odds, fraud, weight)
     for name, column in trees._asdict().items():

@@ -37,23 +37,23 @@ def learn(transactions, chosen_settings):
 def check(transactions, events, chosen_settings):
     """Every term of every event, and the takeover after it; returns what the engine said."""
     model, chosen = learn(transactions, chosen_settings)
-    laws = naive.Laws(transactions, chosen, chosen_settings, model.calendar)
+    densities = naive.Densities(transactions, chosen, chosen_settings, model.calendar)
     names = density_terms(chosen_settings.declared)
-    tells = dict(zip(names, model.laws.tells.tolist(), strict=True))
+    informative = dict(zip(names, model.laws.tells.tolist(), strict=True))
     past, others = {}, {}
     results = Engine(model).process_many(events)
     for t, result in zip(events, results, strict=True):
         assert result.status in ("scored", "late")
-        terms, apart = laws.terms(past.setdefault(t.account, []), t)
+        terms, log_ratios = densities.terms(past.setdefault(t.account, []), t)
         assert [*result.terms] == [*term_names(chosen_settings.declared)]
         assert set(names) == set(terms)
-        assert not any(result.terms[name] for name in result.terms if name not in names)  # of what was never taught
+        assert not any(result.terms[name] for name in result.terms if name not in names)  # nothing is learnt
         for name, value in terms.items():
             tolerance = 1e-5 if name in ROUNDED else 1e-9
-            assert result.terms[name] == pytest.approx(value * tells[name], rel=1e-9, abs=tolerance), (name, t)
+            assert result.terms[name] == pytest.approx(value * informative[name], rel=1e-9, abs=tolerance), (name, t)
         assert sum(result.terms.values()) == pytest.approx(result.evidence, abs=1e-9)
         own = others.setdefault(t.account, [])
-        own.append(sum(value * tells[name] for name, value in apart.items()))
+        own.append(sum(value * informative[name] for name, value in log_ratios.items()))
         expected = naive.takeover(own, chosen_settings.takeover_cap, chosen_settings.takeover_drift)[-1]
         assert result.takeover == pytest.approx(expected, abs=1e-5 * len(own))
         past[t.account].append(t)
@@ -61,7 +61,7 @@ def check(transactions, events, chosen_settings):
 
 
 def some(rng, account, count, begin=0.0, pace=1.0):
-    """Transactions of an account with habits: a place and a country."""
+    """Transactions of an account with a usual place and country."""
     place, country = rng.integers(4), rng.choice(["ES", "FR"])
     times = begin + np.cumsum(rng.exponential(pace, count)).round(3)
     return [
@@ -130,7 +130,7 @@ def test_every_term_is_its_formula(unit, given_settings):
 
 @pytest.mark.parametrize("sizes", [(50, 120), (4, 5), (100, 30)])
 def test_what_is_remembered_of_long_histories(sizes):
-    """More than histories, rings and declared values have room for."""
+    """More than histories, rings and declared values can hold."""
     rng = np.random.default_rng(1)
     normal = [t for a in range(3) for t in some(rng, f"a{a}", 12, **UNITS["days"])]
     window, local_history = sizes
@@ -138,18 +138,22 @@ def test_what_is_remembered_of_long_histories(sizes):
         PLAIN, fields=FIELDS, time_unit="days", window=window, local_history=local_history, own_place_strength=3.0
     )
     model, chosen = learn(normal, settings)
-    laws = naive.Laws(normal, chosen, settings, model.calendar)
+    densities = naive.Densities(normal, chosen, settings, model.calendar)
     events = some(rng, "new", 190, begin=0.0, pace=0.02)
     results = Engine(model).process_many(events)
-    tells = dict(zip(density_terms(settings.declared), model.laws.tells.tolist(), strict=True))
+    informative = dict(zip(density_terms(settings.declared), model.laws.tells.tolist(), strict=True))
     assert (
-        max(naive.View(events[:i], t, laws.axes, settings, model.calendar).in_day for i, t in enumerate(events)) == 24
+        max(naive.View(events[:i], t, densities.axes, settings, model.calendar).in_day for i, t in enumerate(events))
+        == 24
     )
     for i in (5, 127, 128, 129, 130, 168, 169, 170, 189):
-        terms, _ = laws.terms(events[:i], events[i])
+        terms, _ = densities.terms(events[:i], events[i])
         for name, value in terms.items():
             tolerance = 1e-5 if name in ROUNDED else 1e-9
-            assert results[i].terms[name] == pytest.approx(value * tells[name], rel=1e-9, abs=tolerance), (name, i)
+            assert results[i].terms[name] == pytest.approx(value * informative[name], rel=1e-9, abs=tolerance), (
+                name,
+                i,
+            )
 
 
 amounts = st.one_of(st.floats(0, 1e4), st.sampled_from([0.0, 9.99, 2.0**53]))
@@ -198,14 +202,14 @@ def test_a_time_on_the_hour_is_in_that_hour(calendar, step):
     from stream_ccsd.evidence.profile import _look_at_clock
 
     normal = some(np.random.default_rng(0), "a", 3) + some(np.random.default_rng(1), "b", 3)
-    laws = fitting.fit(normal, replace(PLAIN, time_unit="number"))
+    densities = fitting.fit(normal, replace(PLAIN, time_unit="number"))
     clock = fitting._clock(calendar)
-    laws, view = laws.laws._replace(**clock._asdict()), np.zeros(VIEW)
+    densities, view = densities.laws._replace(**clock._asdict()), np.zeros(VIEW)
     account = np.zeros(1, ACCOUNT)[0]
     begin = 1.7e9 // 86400 * 86400 * {3.6e6: 1e3}.get(step, 1.0) if step >= 900.0 else 0.0
     for i in range(500):
         time = begin + i * step
-        _look_at_clock(laws, account, time, view)
+        _look_at_clock(densities, account, time, view)
         hour, weekday = naive.clock(time, calendar)
         assert (view[HOUR], view[WEEKDAY]) == (pytest.approx(hour, abs=1e-12), weekday)
         assert int(view[HOUR]) == int(hour)

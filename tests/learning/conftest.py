@@ -22,25 +22,25 @@ def population():
 
 @pytest.fixture(scope="package")
 def plain(population):
-    """Its results without lessons."""
+    """Its results without learning."""
     model, stream, _ = population
     return Engine(model).process_many(stream)
 
 
 @pytest.fixture(scope="package")
 def calm_model():
-    """Of a small town before anything changed."""
+    """Of a small population before anything changed."""
     return SMALL_POPULATION.model()
 
 
 @pytest.fixture(scope="package")
 def calm(calm_model):
-    """Results of a town in which nothing changes."""
+    """Results of a population in which nothing changes."""
     return Engine(calm_model).process_many(SMALL_POPULATION.transactions()[1])
 
 
 @pytest.fixture(scope="package")
 def dearer(calm_model):
-    """Results of a town in which one category becomes dearer."""
+    """Results of a population in which one category becomes dearer."""
     shift = PriceShift(SHIFT_DAY, FACTOR, CATEGORY)
     return Engine(calm_model).process_many(SMALL_POPULATION.transactions(shift)[1])

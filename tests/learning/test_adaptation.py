@@ -1,4 +1,4 @@
-"""Laws that follow a stream: slowly, with what is new in it, and back within the budget after prices have risen."""
+"""Densities that follow a stream: slowly, with new values, and back within the budget after prices have risen."""
 
 from dataclasses import replace
 
@@ -23,8 +23,8 @@ def rows(calm, calm_model):
     return Features.of(calm, calm_model)
 
 
-def total(laws, first=0, last=None):
-    return laws.amount_mass[first:last].sum()
+def total(densities, first=0, last=None):
+    return densities.amount_mass[first:last].sum()
 
 
 def test_rows_hold_what_was_scored(rows, calm, calm_model):
@@ -58,7 +58,7 @@ def test_it_is_a_pure_function_that_can_be_saved(rows, calm_model, tmp_path):
     assert adapted(calm_model, rows, 0.0) is calm_model
 
 
-def test_laws_keep_their_mass_and_add_up(rows, calm_model):
+def test_densities_keep_their_mass_and_add_up(rows, calm_model):
     before, after = calm_model.laws, adapted(calm_model, rows, 0.3).laws
     assert after.amount_mass[EVERYTHING] == pytest.approx(before.amount_mass[EVERYTHING])
     known = 1 + len(after.categories)
@@ -76,8 +76,10 @@ def test_laws_keep_their_mass_and_add_up(rows, calm_model):
 
 def test_a_mixture_is_a_mixture(rows, calm_model):
     """Shares of categories are those of the fit and those of the rows, mixed."""
-    laws, after = calm_model.laws, adapted(calm_model, rows, 0.25).laws
-    share = dict(zip(laws.categories.tolist(), laws.amount_mass[1:] / laws.amount_mass[EVERYTHING], strict=False))
+    densities, after = calm_model.laws, adapted(calm_model, rows, 0.25).laws
+    share = dict(
+        zip(densities.categories.tolist(), densities.amount_mass[1:] / densities.amount_mass[EVERYTHING], strict=False)
+    )
     for i, code in enumerate(after.categories.tolist()):
         mixed = 0.75 * share.get(code, 0.0) + 0.25 * (rows.category == code).mean()
         assert after.amount_mass[1 + i] / after.amount_mass[EVERYTHING] == pytest.approx(mixed, rel=0.02)
@@ -153,7 +155,7 @@ def test_a_tail_follows_scores_that_are_wider_now():
 
 
 def test_after_prices_have_risen_the_rate_is_back_within_the_budget(calm_model):
-    """Laws as fitted stay far beyond it; those that follow need some weeks, a week of which is the delay."""
+    """Fitted densities stay far beyond the budget; those that follow need some weeks, a week of which is the delay."""
     transactions = SMALL_POPULATION.transactions(PriceShift(SHIFT_DAY, FACTOR))[1]
     budget = calm_model.settings.alert_rate
     fixed, following = follow(calm_model, transactions, None), follow(calm_model, transactions)

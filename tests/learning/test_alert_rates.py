@@ -1,4 +1,4 @@
-"""Verdicts on alerts alone: what nobody looked at is not known to be normal."""
+"""Verdicts on alerts alone: transactions that nobody looked at are not known to be normal."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,13 @@ from stream_ccsd.learning.alert_rates import shares_by_rarity, tail_by_shares
 from stream_ccsd.learning.schedule import Schedule
 from stream_ccsd.model.calibration import rarities
 from stream_ccsd.verdict import Verdict
-from tests.learning.simulated import hold
+from tests.learning.simulated import learn_over
 
 DAILY = Schedule(every=1.0, delay=3.0)
 
 
 def reviewed(population, verdicts=(), until=np.inf):
-    """Lessons every day; each alert is judged half a day later, and with a fraud those of the account that follow."""
+    """Daily updates. Each alert gets a verdict half a day later, and so do frauds that follow a fraud of an account."""
     model, stream, fraud = population
     found = set()
 
@@ -25,7 +25,7 @@ def reviewed(population, verdicts=(), until=np.inf):
             return None
         return Verdict(t.id, t.account, "fraud" if t.id in fraud else "normal", "desk", t.time + 0.5)
 
-    return hold(model, DAILY, [t for t in stream if t.time < until], verdicts, review=review)
+    return learn_over(model, DAILY, [t for t in stream if t.time < until], verdicts, review=review)
 
 
 @pytest.fixture(scope="module")
@@ -45,22 +45,22 @@ def test_the_catch_at_the_budget_is_no_lower_than_without_learning(population, p
     def caught(results):
         return sum(r.transaction.id in fraud for r in results)
 
-    # As many reach the threshold, and as many of them are fraud as of the same number without lessons.
+    # As many reach the threshold, and as many of them are fraud as of the same number without learning.
     learnt = over(alerts_only.results)
     assert 0.8 * len(over(plain)) < len(learnt) < 1.25 * len(over(plain))
     assert caught(learnt) >= caught(sorted(plain, key=lambda r: -r.score)[: len(learnt)])
     assert caught(learnt) >= caught(over(plain))
 
 
-def test_frauds_that_were_told_without_an_alert_say_that_silence_is_normal(population, alerts_only):
+def test_frauds_reported_without_an_alert_make_silence_count_as_normal(population, alerts_only):
     _, stream, fraud = population
     moment, first = 20.0, alerts_only.models[20.0]
     assert first.facts["lessons"]["silence"] == "unknown"
     missed = [t for t in stream if t.id in fraud and 10.0 < t.time < moment - 4.0]
     customers = [Verdict(t.id, t.account, "fraud", "bank", moment - 0.5, source="chargeback") for t in missed]
-    told = reviewed(population, customers, moment + 2.0)
-    assert told.models[moment].facts["lessons"]["silence"] == "normal"
-    assert told.models[moment].facts["lessons"]["shares"] == first.facts["lessons"]["shares"]
+    reported = reviewed(population, customers, moment + 2.0)
+    assert reported.models[moment].facts["lessons"]["silence"] == "normal"
+    assert reported.models[moment].facts["lessons"]["shares"] == first.facts["lessons"]["shares"]
 
 
 @pytest.mark.parametrize("scale", [1.0, 7.0])

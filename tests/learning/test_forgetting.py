@@ -1,4 +1,4 @@
-"""What laws forget is no loss of mass: they know as many transactions as before, of other things."""
+"""Densities that forget keep their mass: it moves to other values."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""What a learner remembers, against counts from scratch, whatever verdicts come in whatever order."""
+"""The label buffer against counts from scratch, for any verdicts in any order."""
 
 from dataclasses import replace
 
@@ -20,7 +20,7 @@ STATES = {1: "silent", 2: "normal", 3: "fraud"}
 
 
 def as_rows(model, transactions):
-    """As if scored: with the inputs that a notebook looks at."""
+    """As if scored: with the inputs that a label buffer uses."""
     declared = model.settings.declared
     columns = features_of(transactions, model.codes, declared)
     names = input_names(declared)
@@ -36,16 +36,16 @@ def as_rows(model, transactions):
     return Features(**columns, inputs=inputs, evidence=zeros, takeover=zeros, score=zeros, alerted=zeros > 0)
 
 
-class Book:
-    """A notebook and the naive one, kept together."""
+class BufferPair:
+    """A label buffer and the naive counts, side by side."""
 
     def __init__(self, model, schedule=DAILY):
         self.model = model
         self.own = LabelBuffer(model.laws, model.settings.declared, schedule)
-        self.naive = naive.Notes(schedule.delay, effective_verdict)
+        self.naive = naive.LabelCounts(schedule.delay, effective_verdict)
         self.transactions = []
 
-    def lesson(self, moment, transactions=(), verdicts=()):
+    def update(self, moment, transactions=(), verdicts=()):
         self.transactions += transactions
         self.own.see(as_rows(self.model, transactions))
         self.own.hear(verdicts)
@@ -61,7 +61,7 @@ class Book:
         return np.zeros((2, len(HALF_LIVES))) if found is None else found
 
     def labels(self):
-        """What kept transactions are, by id."""
+        """Labels of kept transactions, by id."""
         ids = {transaction_key(t.account, t.id): t.id for t in self.transactions}
         if self.own.kept is None:
             return {}
@@ -73,7 +73,7 @@ class Book:
         assert self.labels() == {key[1]: label for key, (label, _, _) in self.naive.entered.items()}
         for field in ("account", "category", "merchant", "country"):
             for value in {_value(t, field) for t in self.transactions}:
-                since = self.naive.began.get(value, self.naive.lesson + 1) if field == "account" else 0
+                since = self.naive.began.get(value, self.naive.update + 1) if field == "account" else 0
                 expected = [
                     self.naive.count(lambda t, f=field, v=value: _value(t, f) == v, life, since) for life in HALF_LIVES
                 ]
@@ -82,14 +82,14 @@ class Book:
         np.testing.assert_allclose(self.own.base.T, everyone, atol=1e-9)
         frauds = [
             sum(
-                0.5 ** ((self.naive.lesson - lesson) / life)
-                for label, lesson, _ in self.naive.entered.values()
+                0.5 ** ((self.naive.update - update) / life)
+                for label, update, _ in self.naive.entered.values()
                 if label == "fraud"
             )
             for life in (20.0, 60.0, 180.0)
         ]
-        for law in self.own.law[:3]:  # of amount, hour and weekday, which all of them have
-            np.testing.assert_allclose(law._counts.sum(axis=1), frauds, atol=1e-9)
+        for density in self.own.law[:3]:  # of amount, hour and weekday, which all of them have
+            np.testing.assert_allclose(density._counts.sum(axis=1), frauds, atol=1e-9)
 
 
 def _value(t, field):
@@ -119,8 +119,10 @@ def stories(draw):
         day = draw(st.integers(0, days - 1))
         found = draw(st.sampled_from(["fraud", "fraud", "normal", "unsure"]))
         source = draw(st.sampled_from(["investigator", "investigator", "chargeback"]))
-        said = says(found, t.id, day + draw(st.sampled_from([0.1, 0.5])), draw(st.sampled_from(["ann", "bob", "eve"])))
-        verdicts.append(replace(said, account=t.account, source=source))
+        verdict = says(
+            found, t.id, day + draw(st.sampled_from([0.1, 0.5])), draw(st.sampled_from(["ann", "bob", "eve"]))
+        )
+        verdicts.append(replace(verdict, account=t.account, source=source))
         if draw(st.booleans()):
             verdicts.append(verdicts[-1])  # doubled
     return days, transactions, verdicts
@@ -130,19 +132,19 @@ def stories(draw):
 @given(stories())
 def test_any_story_is_counted_as_from_scratch(population_model, story):
     days, transactions, verdicts = story
-    book = Book(population_model)
+    pair = BufferPair(population_model)
     for day in range(days):
-        book.lesson(
+        pair.update(
             day + 1.0,
             [t for t in transactions if day <= t.time < day + 1],
             [v for v in verdicts if day <= v.time < day + 1],
         )
-        book.check()
-        known = {t.id for t in book.transactions}
-        said = naive_standings(v for v in verdicts if v.time < day + 1)
-        assert book.own.waiting == sum(name not in known for name in said)
-        assert book.own.disputed == sum(said[name].disputed for name in said if name in known)
-    assert book.own.too_late == 0
+        pair.check()
+        known = {t.id for t in pair.transactions}
+        verdict = naive_standings(v for v in verdicts if v.time < day + 1)
+        assert pair.own.waiting == sum(name not in known for name in verdict)
+        assert pair.own.disputed == sum(verdict[name].disputed for name in verdict if name in known)
+    assert pair.own.too_late == 0
 
 
 def naive_standings(verdicts):
@@ -155,14 +157,14 @@ def naive_standings(verdicts):
 @settings(max_examples=40)
 @given(stories(), st.randoms(use_true_random=False))
 def test_the_order_of_arrival_changes_no_bit(population_model, story, random):
-    """Verdicts of different times, and of different transactions, may change places until the next lesson."""
+    """Verdicts of different times, and of different transactions, may change places until the next model update."""
     days, transactions, verdicts = story
     distinct = [*{(v.key, v.time): v for v in verdicts}.values()]
     mixed = random.sample(distinct, len(distinct))
-    one, other = Book(population_model), Book(population_model)
-    for book, order in ((one, distinct), (other, mixed)):
+    one, other = BufferPair(population_model), BufferPair(population_model)
+    for pair, order in ((one, distinct), (other, mixed)):
         for first in range(0, days, 3):  # several days' verdicts at once
-            book.lesson(
+            pair.update(
                 first + 3.0,
                 [t for t in transactions if first <= t.time < first + 3],
                 [v for v in order if first <= v.time < first + 3],
@@ -178,27 +180,27 @@ def test_the_order_of_arrival_changes_no_bit(population_model, story, random):
 
 
 def test_silence_is_normal_after_the_delay_and_not_before(population_model):
-    book = Book(population_model)
+    pair = BufferPair(population_model)
     for day in range(9):
-        book.lesson(day + 1.0, [tx("t", 0.5)] if day == 0 else [])
-        assert book.labels() == ({"t": "silent"} if day + 1 >= 6.5 else {}), day
-    assert book.counts("merchant", "m0001")[1, -1] == pytest.approx(0.5 ** (2 / 60))
-    assert not book.counts("account", "a").any()  # accounts have a record from their first fraud on
+        pair.update(day + 1.0, [tx("t", 0.5)] if day == 0 else [])
+        assert pair.labels() == ({"t": "silent"} if day + 1 >= 6.5 else {}), day
+    assert pair.counts("merchant", "m0001")[1, -1] == pytest.approx(0.5 ** (2 / 60))
+    assert not pair.counts("account", "a").any()  # accounts have a record from their first fraud on
 
 
 def test_overruled_fraud_is_as_if_it_had_been_entered_as_normal_then(population_model):
     """Equal: all counts. Not equal: what half-lives are compared by, and how soon verdicts come, as far as its own
     verdict came sooner or later than others: these were right about the verdicts there were.
     """
-    overruled, never = Book(population_model), Book(population_model)
+    overruled, never = BufferPair(population_model), BufferPair(population_model)
     others = [tx(f"o{i}", 0.5, merchant="m0002") for i in range(5)]
     known = [says("fraud", "o1", 1.5), says("normal", "o2", 1.5)]
     for day in range(8):
         seen = [tx("t", 0.5), *others] if day == 0 else []
         heard = known if day == 1 else []
         wrong = [says("fraud", "t", 1.5)] if day == 1 else [says("normal", "t", 4.5)] if day == 4 else []
-        overruled.lesson(day + 1.0, seen, [*heard, *wrong])
-        never.lesson(day + 1.0, seen, [*heard, *wrong[:1]] if day == 4 else heard)
+        overruled.update(day + 1.0, seen, [*heard, *wrong])
+        never.update(day + 1.0, seen, [*heard, *wrong[:1]] if day == 4 else heard)
         if day in (1, 2, 3):
             assert overruled.counts("merchant", "m0001")[0, 0] > 0
             assert overruled.labels()["t"] == "fraud"
@@ -208,36 +210,36 @@ def test_overruled_fraud_is_as_if_it_had_been_entered_as_normal_then(population_
     np.testing.assert_allclose(overruled.own.base, never.own.base, atol=1e-12)
     for a, b in zip(overruled.own.law, never.own.law, strict=True):
         np.testing.assert_allclose(a._counts, b._counts, atol=1e-12)
-    # Counted as of the lesson of the change, not of the first verdict.
+    # Counted as of the update of the change, not of the first verdict.
     assert overruled.counts("merchant", "m0001")[1, 0] > 0.5 ** (3 + 3.5 + 1e-9)
 
 
 def test_disputed_is_in_no_count_until_settled(population_model):
-    book = Book(population_model)
-    book.lesson(1.0, [tx("t", 0.5)], [says("fraud", "t", 0.8)])
-    assert book.counts("merchant", "m0001")[0, 0] == 1.0
-    book.lesson(2.0, verdicts=[says("normal", "t", 1.5, "bob")])
+    pair = BufferPair(population_model)
+    pair.update(1.0, [tx("t", 0.5)], [says("fraud", "t", 0.8)])
+    assert pair.counts("merchant", "m0001")[0, 0] == 1.0
+    pair.update(2.0, verdicts=[says("normal", "t", 1.5, "bob")])
     for day in range(3, 10):  # the delay passes, and changes nothing
-        book.lesson(float(day))
-        assert book.own.disputed == 1
-        assert not book.labels()
-        assert not book.counts("merchant", "m0001").any()
-        assert not book.own.base.any()
-    book.lesson(10.0, verdicts=[says("fraud", "t", 9.5, "eve", source="chargeback")])
-    assert (book.own.disputed, book.labels()) == (0, {"t": "fraud"})
+        pair.update(float(day))
+        assert pair.own.disputed == 1
+        assert not pair.labels()
+        assert not pair.counts("merchant", "m0001").any()
+        assert not pair.own.base.any()
+    pair.update(10.0, verdicts=[says("fraud", "t", 9.5, "eve", source="chargeback")])
+    assert (pair.own.disputed, pair.labels()) == (0, {"t": "fraud"})
     # Known nine days late, and verdicts used to be prompt: of what moves within days it says little.
-    frauds = book.counts("merchant", "m0001")[0]
+    frauds = pair.counts("merchant", "m0001")[0]
     assert frauds[0] < 0.01
     assert frauds[-1] > 0.8
 
 
 def test_repeated_verdicts_change_nothing(population_model):
-    once, often = Book(population_model), Book(population_model)
+    once, often = BufferPair(population_model), BufferPair(population_model)
     verdict = says("fraud", "t", 0.8)
     for day in range(9):
         seen = [tx("t", 0.5), tx("o", 0.6)] if day == 0 else []
-        once.lesson(day + 1.0, seen, [verdict] if day == 0 else [])
-        often.lesson(day + 1.0, seen, [verdict] * 3)
+        once.update(day + 1.0, seen, [verdict] if day == 0 else [])
+        often.update(day + 1.0, seen, [verdict] * 3)
     assert once.labels() == often.labels()
     for a, b in zip(once.own.records, often.own.records, strict=True):
         assert a.counts.tobytes() == b.counts.tobytes()
@@ -245,88 +247,88 @@ def test_repeated_verdicts_change_nothing(population_model):
 
 
 def test_a_verdict_before_its_transaction_waits(population_model):
-    book = Book(population_model)
-    book.lesson(1.0, [tx("o", 0.5)], [says("fraud", "t", 0.8)])
-    assert book.own.waiting == 1
-    book.lesson(2.0, [tx("t", 1.5)])
-    assert (book.own.waiting, book.labels()) == (0, {"t": "fraud"})
+    pair = BufferPair(population_model)
+    pair.update(1.0, [tx("o", 0.5)], [says("fraud", "t", 0.8)])
+    assert pair.own.waiting == 1
+    pair.update(2.0, [tx("t", 1.5)])
+    assert (pair.own.waiting, pair.labels()) == (0, {"t": "fraud"})
     # One whose transaction never comes is given up when its time has passed.
-    book.lesson(3.0, verdicts=[says("fraud", "never", 2.5)])
+    pair.update(3.0, verdicts=[says("fraud", "never", 2.5)])
     for day in range(4, 30):
-        book.lesson(float(day))
-    assert (book.own.waiting, book.own.too_late) == (0, 1)
+        pair.update(float(day))
+    assert (pair.own.waiting, pair.own.too_late) == (0, 1)
 
 
 def test_late_verdicts(population_model):
     """After the delay, within two of them: as any other. Later: as long as it is kept to learn from. Then too late."""
-    book = Book(population_model)
+    pair = BufferPair(population_model)
     names = ("within", "kept", "forgotten")
     for day in range(1, 10):
-        book.lesson(float(day), [tx(name, 0.5, account=name) for name in names] if day == 1 else [])
-    assert set(book.labels().values()) == {"silent"}
-    book.lesson(10.0, verdicts=[says("fraud", "within", 9.5, account="within")])
-    assert book.labels()["within"] == "fraud"
-    book.check()
+        pair.update(float(day), [tx(name, 0.5, account=name) for name in names] if day == 1 else [])
+    assert set(pair.labels().values()) == {"silent"}
+    pair.update(10.0, verdicts=[says("fraud", "within", 9.5, account="within")])
+    assert pair.labels()["within"] == "fraud"
+    pair.check()
     for day in range(11, 30):
-        book.lesson(float(day), [tx(f"d{day}", day - 0.5)])
-    before = book.counts("merchant", "m0001").copy()
-    book.lesson(30.0, verdicts=[says("fraud", "kept", 29.5, account="kept")])
-    assert book.labels()["kept"] == "fraud"
+        pair.update(float(day), [tx(f"d{day}", day - 0.5)])
+    before = pair.counts("merchant", "m0001").copy()
+    pair.update(30.0, verdicts=[says("fraud", "kept", 29.5, account="kept")])
+    assert pair.labels()["kept"] == "fraud"
     fading = 0.5 ** (1 / np.array(HALF_LIVES))
-    # It was counted as normal in lesson 7, which is taken back; as a fraud it is 18 days staler than prompt ones are.
+    # It was counted as normal in update 7, which is taken back; as a fraud it is 18 days staler than prompt ones are.
     # And there is another day's transaction.
     lives = np.array(HALF_LIVES)
     new = 0.5 ** ((29.5 - (0.9 * 9.5 + 0.1 * 29.5)) / lives)
     expected = before * fading + [new, 1.0 + new - 0.5 ** (23 / lives)]
-    np.testing.assert_allclose(book.counts("merchant", "m0001"), expected, atol=1e-9)
-    book.lesson(31.0, verdicts=[says("normal", "kept", 30.5, account="kept")])  # and taken back again
-    assert book.labels()["kept"] == "normal"
-    assert book.counts("account", "kept")[0] == pytest.approx(0.0, abs=1e-12)
+    np.testing.assert_allclose(pair.counts("merchant", "m0001"), expected, atol=1e-9)
+    pair.update(31.0, verdicts=[says("normal", "kept", 30.5, account="kept")])  # and taken back again
+    assert pair.labels()["kept"] == "normal"
+    assert pair.counts("account", "kept")[0] == pytest.approx(0.0, abs=1e-12)
     for day in range(32, 380):
-        book.lesson(float(day), [tx(f"d{day}", day - 0.5)] if day % 5 == 0 else [])
-    counted = book.counts("merchant", "m0001").copy()
-    book.lesson(380.0, verdicts=[says("fraud", "forgotten", 379.5, account="forgotten")])
-    assert "forgotten" not in book.labels()
-    assert book.counts("merchant", "m0001")[0] == pytest.approx(counted[0] * fading)
+        pair.update(float(day), [tx(f"d{day}", day - 0.5)] if day % 5 == 0 else [])
+    counted = pair.counts("merchant", "m0001").copy()
+    pair.update(380.0, verdicts=[says("fraud", "forgotten", 379.5, account="forgotten")])
+    assert "forgotten" not in pair.labels()
+    assert pair.counts("merchant", "m0001")[0] == pytest.approx(counted[0] * fading)
     for day in range(381, 400):
-        book.lesson(float(day))
-    assert (book.own.too_late, book.own.waiting) == (1, 0)
-    assert len(book.own._verdicts) < 3  # nothing is remembered for ever
+        pair.update(float(day))
+    assert (pair.own.too_late, pair.own.waiting) == (1, 0)
+    assert len(pair.own._verdicts) < 3  # nothing is remembered for ever
 
 
 def test_a_stream_that_pauses(population_model):
     """No transaction is remembered any more, and a verdict comes."""
-    book = Book(population_model)
-    book.lesson(1.0, [tx("t", 0.5)])
+    pair = BufferPair(population_model)
+    pair.update(1.0, [tx("t", 0.5)])
     for day in range(2, 100):
-        book.lesson(float(day), verdicts=[says("fraud", "t", day - 0.5)] if day > 90 else [])
-    assert not book.labels()
-    book.lesson(100.0, [tx("n", 99.5)], [says("fraud", "n", 99.9)])
-    assert book.labels() == {"n": "fraud"}
+        pair.update(float(day), verdicts=[says("fraud", "t", day - 0.5)] if day > 90 else [])
+    assert not pair.labels()
+    pair.update(100.0, [tx("n", 99.5)], [says("fraud", "n", 99.9)])
+    assert pair.labels() == {"n": "fraud"}
 
 
 def test_normal_transactions_of_an_account_before_its_first_fraud(population_model):
     """Its record begins with that fraud: what was not counted is not taken back when it turns out to be fraud, too."""
-    book = Book(population_model)
+    pair = BufferPair(population_model)
     for day in range(1, 9):
-        book.lesson(float(day), [tx(f"t{i}", 0.2 + 0.1 * i) for i in range(4)] if day == 1 else [])
-    assert not book.counts("account", "a").any()
-    book.lesson(9.0, [tx("u", 8.5)], [says("fraud", "u", 8.6)])
-    assert book.counts("account", "a")[:, -1] == pytest.approx([1.0, 1.0])
-    book.lesson(10.0, verdicts=[says("fraud", "t0", 9.5), says("fraud", "t1", 9.5)])
-    frauds, everything = book.counts("account", "a")
+        pair.update(float(day), [tx(f"t{i}", 0.2 + 0.1 * i) for i in range(4)] if day == 1 else [])
+    assert not pair.counts("account", "a").any()
+    pair.update(9.0, [tx("u", 8.5)], [says("fraud", "u", 8.6)])
+    assert pair.counts("account", "a")[:, -1] == pytest.approx([1.0, 1.0])
+    pair.update(10.0, verdicts=[says("fraud", "t0", 9.5), says("fraud", "t1", 9.5)])
+    frauds, everything = pair.counts("account", "a")
     assert frauds == pytest.approx(everything)  # three frauds, and nothing that was counted besides
-    book.check()
+    pair.check()
 
 
 def test_the_last_moment_of_a_day_is_of_its_last_hour(population_model):
-    book = Book(population_model)
+    pair = BufferPair(population_model)
     rows = as_rows(population_model, [tx("t", 0.9999999)])
     rows.inputs[:, input_names(population_model.settings.declared).index("at_hour")] = 24.0  # as rounding makes it
-    book.own.see(rows)
-    book.own.hear([says("fraud", "t", 1.0)])
-    book.own.advance(1.0)
-    assert book.own.law[1]._counts[0, 23] == 1.0
+    pair.own.see(rows)
+    pair.own.hear([says("fraud", "t", 1.0)])
+    pair.own.advance(1.0)
+    assert pair.own.law[1]._counts[0, 23] == 1.0
 
 
 @given(st.floats(-1e9, 1e12), st.sampled_from([0.1, 0.7, 1.0, 24.0, 3600.0, 86400.0]))

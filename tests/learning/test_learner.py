@@ -1,4 +1,4 @@
-"""Lessons on a simulated stream whose labels become verdicts some days later; every score comes before its verdict."""
+"""Learning on a simulated stream whose labels become verdicts days later; every score comes before its verdict."""
 
 import json
 import math
@@ -17,7 +17,7 @@ from stream_ccsd.model.model import Model
 from stream_ccsd.records import Origin, score_batch, score_record
 from stream_ccsd.transaction import identity
 from stream_ccsd.verdict import Verdict
-from tests.learning.simulated import BUDGET, hold, precision
+from tests.learning.simulated import BUDGET, learn_over, precision
 
 DELAY = 3.0
 DAILY = Schedule(every=1.0, delay=DELAY)
@@ -36,87 +36,87 @@ def found(t, verdict, after=DELAY, who="desk", **more):
 
 
 @pytest.fixture(scope="module")
-def term(population, verdicts):
-    """The stream with daily lessons."""
+def run(population, verdicts):
+    """The stream with daily model updates."""
     model, stream, _ = population
-    return hold(model, DAILY, stream, verdicts)
+    return learn_over(model, DAILY, stream, verdicts)
 
 
 def early(population, verdicts, until=24.0):
-    """The first part: a few weighings, in a second."""
+    """The first part: a few fits of weights, in a second."""
     model, stream, _ = population
     return model, [t for t in stream if t.time < until], [v for v in verdicts if v.time < until]
 
 
-def test_later_frauds_are_found_better(population, plain, term):
+def test_later_frauds_are_found_better(population, plain, run):
     _, _, fraud = population
     for by in ("score", "evidence"):
-        before, after = precision(plain, fraud, LATER, by), precision(term.results, fraud, LATER, by)
+        before, after = precision(plain, fraud, LATER, by), precision(run.results, fraud, LATER, by)
         assert after > before + 0.2, by
-    account = term.learner.model.facts["lessons"]
+    account = run.learner.model.facts["lessons"]
     assert account["weighed_by"] != SUM
     assert account["frauds"] > 100
     assert account["average_precision"] > precision(plain, fraud, LATER)
 
 
-def test_until_the_first_verdict_nothing_changes(population, plain, term, verdicts):
+def test_until_the_first_verdict_nothing_changes(population, plain, run, verdicts):
     model, stream, _ = population
-    first = min(moment for moment in term.models if moment >= min(v.time for v in verdicts))
-    for a, b in zip(plain, term.results, strict=True):
+    first = min(moment for moment in run.models if moment >= min(v.time for v in verdicts))
+    for a, b in zip(plain, run.results, strict=True):
         if a.transaction.time >= first:
             break
         assert (a.scores, a.rarities, a.score, a.terms) == (b.scores, b.rarities, b.score, b.terms)
-    assert {m.version for moment, m in term.models.items() if moment < first} == {listening(model).version}
-    silent = hold(model, DAILY, stream[:2000], [])
+    assert {m.version for moment, m in run.models.items() if moment < first} == {listening(model).version}
+    silent = learn_over(model, DAILY, stream[:2000], [])
     assert {m.version for m in silent.models.values()} == {listening(model).version}
-    unsure = hold(model, DAILY, stream[:2000], [found(t, "unsure") for t in stream[:100]])
+    unsure = learn_over(model, DAILY, stream[:2000], [found(t, "unsure") for t in stream[:100]])
     assert {m.version for m in unsure.models.values()} == {listening(model).version}
 
 
-def test_terms_add_up_whatever_was_learnt(term):
-    for r in term.results:
+def test_terms_add_up_whatever_was_learnt(run):
+    for r in run.results:
         assert math.fsum(r.terms.values()) == pytest.approx(r.evidence, abs=1e-9)
-    assert any(r.terms["lately"] for r in term.results)
+    assert any(r.terms["lately"] for r in run.results)
 
 
-def test_few_verdicts_leave_the_plain_sum(term):
-    few = [m for m in term.models.values() if 0 < m.facts.get("lessons", {}).get("frauds", 0) < 30]
+def test_few_verdicts_leave_the_plain_sum(run):
+    few = [m for m in run.models.values() if 0 < m.facts.get("lessons", {}).get("frauds", 0) < 30]
     assert few
     for m in few:
-        law = len(density_terms(m.settings.declared))
-        assert (m.learnt.weights[:law] == 1.0).all()
-        assert (m.learnt.weights[law:] == 0.0).all()  # records of names would tell who is often seen
+        count = len(density_terms(m.settings.declared))
+        assert (m.learnt.weights[:count] == 1.0).all()
+        assert (m.learnt.weights[count:] == 0.0).all()  # fraud rates would only show who pays often
         assert not len(m.learnt.roots)
         assert m.facts["lessons"]["weighed_by"] == SUM
 
 
 def test_weights_are_learnt_again_when_frauds_fell_and_rose(population, verdicts):
-    """Overruled for a day: the weights that are learnt afterwards are of what is known then, not a week later."""
+    """Overruled for a day: weights are fitted again as soon as the frauds are known again, not a week later."""
     model, stream, _ = population
     labels = [replace(v, source="label") for v in verdicts if v.time < 20.0]
     doubted = [replace(v, who=who, time=20.5) for v in labels[20:] for who in ("ann", "bob")]
     heard = [*labels, *(replace(v, verdict="normal") for v in doubted), *(replace(v, time=21.5) for v in doubted)]
-    term = hold(model, DAILY, [t for t in stream if t.time < 23.0], heard)
-    facts = {moment: term.models[moment].facts["lessons"] for moment in (20.0, 21.0, 22.0)}
+    run = learn_over(model, DAILY, [t for t in stream if t.time < 23.0], heard)
+    facts = {moment: run.models[moment].facts["lessons"] for moment in (20.0, 21.0, 22.0)}
     assert [f["weighed_by"] == SUM for f in facts.values()] == [False, True, False]
     assert 30 <= facts[22.0]["frauds"] < 1.5 * facts[20.0]["weighed_at"]
-    assert facts[22.0]["number"] % 7  # not a lesson that would have learnt them anyway
+    assert facts[22.0]["number"] % 7  # not an update that would have fitted them anyway
 
 
 def test_the_same_again(population, verdicts):
     """To the bit, whoever arrives first and however many results come at once."""
     model, stream, heard = early(population, verdicts)
-    one = hold(model, DAILY, stream, heard)
+    one = learn_over(model, DAILY, stream, heard)
     assert any(m.facts.get("lessons", {}).get("weighed_at") for m in one.models.values())
-    two = hold(model, DAILY, stream, heard[::-1], batch=7)
+    two = learn_over(model, DAILY, stream, heard[::-1], batch=7)
     assert [m.version for m in one.models.values()] == [m.version for m in two.models.values()]
     assert [r.scores for r in one.results] == [r.scores for r in two.results]
 
 
-def test_a_notebook_written_again_from_records(population, verdicts):
-    """Killed after any lesson, a learner that reads records back and remembers its models goes on as if it had not."""
+def test_a_label_buffer_built_again_from_records(population, verdicts):
+    """Killed after any update, a learner that reads records back and keeps its models goes on as if it had not been."""
     model, stream, heard = early(population, verdicts)
-    whole = hold(model, DAILY, stream, heard)
+    whole = learn_over(model, DAILY, stream, heard)
     moments = [*whole.models]
     records = [
         score_record(Origin(i), r) for i, r in enumerate(whole.results, start=1) if r.transaction.time < moments[-1]
@@ -140,9 +140,9 @@ def test_a_notebook_written_again_from_records(population, verdicts):
                 assert learner.learn(moment).version == whole.models[moment].version, (held, moment)
 
 
-def test_a_model_that_learnt_is_saved_whole(population, term, tmp_path):
+def test_a_model_that_learnt_is_saved_whole(population, run, tmp_path):
     _, stream, _ = population
-    model = term.learner.model
+    model = run.learner.model
     loaded = Model.load(model.save(tmp_path / "model"))
     assert loaded.version == model.version
     assert loaded.facts["lessons"] == model.facts["lessons"]
@@ -152,16 +152,16 @@ def test_a_model_that_learnt_is_saved_whole(population, term, tmp_path):
     assert changed.version != model.version
 
 
-def test_alerts_say_what_verdicts_have_found(term):
-    said = [reason.text for r in term.results if r.alert for reason in r.alert.reasons]
+def test_alerts_say_what_verdicts_have_found(run):
+    said = [reason.text for r in run.results if r.alert for reason in r.alert.reasons]
     assert any("had fraud" in text and text.endswith("times as often as others lately") for text in said)
-    for r in term.results:
+    for r in run.results:
         if r.alert and r.alert.raised_by == "evidence":
             assert max(reason.nats for reason in r.alert.reasons) > 0
 
 
-def test_the_alert_budget_holds(population, plain, term):
-    """Among normal transactions, over the second half of what came after the first weighing."""
+def test_the_alert_budget_holds(population, plain, run):
+    """Among normal transactions, over the second half of what came after the first fit of weights."""
     model, _, fraud = population
 
     def rate(results):
@@ -169,10 +169,10 @@ def test_the_alert_budget_holds(population, plain, term):
         assert len(normal) > 1500
         return sum(r.score >= model.threshold for r in normal) / len(normal)
 
-    assert BUDGET / 3 < rate(term.results) < 3 * BUDGET, (rate(term.results), rate(plain))
+    assert BUDGET / 3 < rate(run.results) < 3 * BUDGET, (rate(run.results), rate(plain))
 
 
-def test_one_verdict_in_twenty_is_wrong(population, term, verdicts):
+def test_one_verdict_in_twenty_is_wrong(population, run, verdicts):
     """Half of them call a fraud normal, half a normal transaction fraud."""
     model, stream, fraud = population
     rng = np.random.default_rng(5)
@@ -181,8 +181,8 @@ def test_one_verdict_in_twenty_is_wrong(population, term, verdicts):
     denied = {int(i) for i in rng.choice(len(verdicts), count, replace=False)}
     wrong = [replace(v, verdict="normal") if i in denied else v for i, v in enumerate(verdicts)]
     wrong += [found(innocent[i], "fraud") for i in rng.choice(len(innocent), count, replace=False)]
-    misled = hold(model, DAILY, stream, wrong)
-    assert precision(misled.results, fraud, LATER) > precision(term.results, fraud, LATER) - 0.05
+    misled = learn_over(model, DAILY, stream, wrong)
+    assert precision(misled.results, fraud, LATER) > precision(run.results, fraud, LATER) - 0.05
 
 
 def busiest(stream, fraud, place):
@@ -192,7 +192,7 @@ def busiest(stream, fraud, place):
     return merchant, [t for t in stream if t.merchant == merchant and t.id not in fraud]
 
 
-def test_a_merchant_that_somebody_slanders(population, term, verdicts):
+def test_a_merchant_that_somebody_slanders(population, run, verdicts):
     """All of its transactions are called fraud for two weeks, in chargebacks; then the truth comes out."""
     model, stream, fraud = population
     merchant, there = busiest(stream, fraud, 3)
@@ -204,23 +204,23 @@ def test_a_merchant_that_somebody_slanders(population, term, verdicts):
         for v in lies
         for i, who in enumerate(("ann", "bob"))
     ]
-    misled = hold(model, DAILY, stream, [*verdicts, *lies, *truth])
+    misled = learn_over(model, DAILY, stream, [*verdicts, *lies, *truth])
     assert record(misled.models[21.0], merchant) > 1.0
-    assert record(term.models[21.0], merchant) < 0.5
+    assert record(run.models[21.0], merchant) < 0.5
     assert record(misled.models[24.0], merchant) < record(misled.models[21.0], merchant) - 1.0
-    assert record(misled.models[24.0], merchant) == pytest.approx(record(term.models[24.0], merchant), abs=0.5)
-    assert precision(misled.results, fraud, LATER) > precision(term.results, fraud, LATER) - 0.05
+    assert record(misled.models[24.0], merchant) == pytest.approx(record(run.models[24.0], merchant), abs=0.5)
+    assert precision(misled.results, fraud, LATER) > precision(run.results, fraud, LATER) - 0.05
 
 
-def test_what_one_person_says_of_a_merchant_has_a_bounded_weight(population, term, verdicts):
+def test_what_one_person_says_of_a_merchant_has_a_bounded_weight(population, run, verdicts):
     """Half of its payments are called fraud by one who finds fraud nowhere else, for good. It took half of the AP."""
     model, stream, fraud = population
     _, there = busiest(stream, fraud, 1)
     lies = [found(t, "fraud", who="mallory") for t in there[::2]]
     assert len(lies) > len(verdicts) / 2
-    misled = hold(model, DAILY, stream, [*verdicts, *lies])
+    misled = learn_over(model, DAILY, stream, [*verdicts, *lies])
     assert misled.learner.model.facts["lessons"]["outweighed"] > 0
-    assert precision(misled.results, fraud, LATER) > precision(term.results, fraud, LATER) - 0.05
+    assert precision(misled.results, fraud, LATER) > precision(run.results, fraud, LATER) - 0.05
 
 
 def record(model, value, field=2):
@@ -235,7 +235,7 @@ def record(model, value, field=2):
 def test_the_only_fraud_overruled_is_unlearnt(population):
     model, stream, _ = population
     t = stream[10]
-    lesson = hold(model, DAILY, stream[:2500], [found(t, "fraud"), found(t, "normal", after=DELAY + 2)])
+    lesson = learn_over(model, DAILY, stream[:2500], [found(t, "fraud"), found(t, "normal", after=DELAY + 2)])
     versions = [m for m in lesson.models.values() if "lessons" in m.facts]
     assert record(versions[0], t.merchant) > 0
     assert record(versions[0], t.account, 0) > 0
@@ -248,7 +248,7 @@ def test_a_fraud_before_anything_is_known_to_be_normal_ends_no_alerts(population
     """Rates stay those of the fit until there are normal transactions to measure them on."""
     model, stream, _ = population
     prompt = [found(t, "fraud", after=0.1) for t in stream[:5]]
-    lesson = hold(model, Schedule(1.0, 7.0), [t for t in stream if t.time < 4.0], prompt)
+    lesson = learn_over(model, Schedule(1.0, 7.0), [t for t in stream if t.time < 4.0], prompt)
     taught = [m for m in lesson.models.values() if "lessons" in m.facts]
     assert taught
     for m in taught:

@@ -1,4 +1,4 @@
-"""Weights of terms: against the obvious formulas, and what holds them."""
+"""Weights of terms against the obvious formulas, and their prior."""
 
 import numpy as np
 import pytest

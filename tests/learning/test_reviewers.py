@@ -1,4 +1,4 @@
-"""Whose verdicts stand out."""
+"""Reviewers whose verdicts stand out."""
 
 from stream_ccsd.learning.reviewers import standing_out
 from stream_ccsd.verdict import Verdict

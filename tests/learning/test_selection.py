@@ -1,4 +1,4 @@
-"""What weights are chosen and measured by."""
+"""The measures that weights are chosen by."""
 
 import numpy as np
 import pytest

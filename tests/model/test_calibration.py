@@ -147,7 +147,7 @@ def test_the_order_of_scores_and_missing_ones_change_nothing():
 
 
 def test_a_nominal_rate_holds_on_accounts_that_were_not_fitted():
-    """A hundred fitted, three hundred others streamed: 1 in 1,000 is about that, also in each single town."""
+    """A hundred fitted, three hundred others streamed: 1 in 1,000 is about that, also in each single population."""
     rates = []
     for seed in range(4):
         stream = simulate(accounts=400, days=60, fraud_share=0.0, seed=seed).transactions

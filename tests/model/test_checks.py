@@ -129,7 +129,7 @@ def test_the_whole_model_is_taken(good, asked, tmp_path):
 
 
 def test_what_is_fitted_on_the_smallest_numbers_is_taken(events, tmp_path):
-    """Divided by scales as small as these, gaps and numbers would be infinite, and no place in a law."""
+    """Divided by scales as small as these, gaps and numbers would be infinite, and have no place in a density."""
     tiny = [replace(t, time=1e-300 * i, fields={"distance": 1e-300}) for i, t in enumerate(events[:120])]
     model = Model.load(fit(tiny, replace(SMALL, fields=("distance:number",), horizon=1e15)).save(tmp_path / "model"))
     late = replace(tiny[0], id="late", time=1e15, fields={"distance": 2.0**53})

@@ -135,10 +135,10 @@ def test_a_failing_replacement_leaves_the_old_model(model, place, monkeypatch):
 
 def test_arrays_of_a_model_are_of_one_kind(model):
     """Those that can be written to are another type to the compiler, which makes all of the scoring once more."""
-    laws = model.laws._replace(tells=np.ones_like(model.laws.tells))
+    densities = model.laws._replace(tells=np.ones_like(model.laws.tells))
     tail = model.tails["evidence"]._replace(knots=model.tails["evidence"].knots + 1.0)
-    learnt = unsupervised(model.settings.declared, listening=True)
-    changed = replace(model, laws=laws, tails={**model.tails, "evidence": tail}, learnt=learnt)
+    supervised = unsupervised(model.settings.declared, listening=True)
+    changed = replace(model, laws=densities, tails={**model.tails, "evidence": tail}, learnt=supervised)
     parts = (changed.laws, changed.learnt, *changed.tails.values())
     assert not [a for part in parts for a in part if isinstance(a, np.ndarray) and a.flags.writeable]
 

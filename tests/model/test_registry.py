@@ -88,14 +88,14 @@ def test_a_version_that_is_none(three, name):
 
 def test_what_each_was_made_from_and_measured_at(three, model):
     versions, models, names = three
-    lessons = {"moment": 12.0, "frauds": 3, "normals": 40, "likelihood": -1.5}
-    learnt = versions.add(replace(models[0], facts={**models[0].facts, "lessons": lessons}))
+    facts = {"moment": 12.0, "frauds": 3, "normals": 40, "likelihood": -1.5}
+    learnt = versions.add(replace(models[0], facts={**models[0].facts, "lessons": facts}))
     (versions.folder / names[1] / "model.json").write_text("{}")
     rows = {row["name"]: row for row in versions.describe()}
     assert list(rows) == [*names, learnt]
     assert rows[names[0]]["measured"] == {"ap": 0.0}
     assert rows[names[0]]["made_from"]["accounts"] == model.facts["accounts"]
-    assert rows[learnt]["lessons"] == lessons
+    assert rows[learnt]["lessons"] == facts
     assert [row["current"] for row in rows.values()] == [False, False, False, True]
     assert "does not describe" in rows[names[1]]["problem"]
 
@@ -195,11 +195,11 @@ def typed(*arguments, code=0):
 def test_the_command_lists_adds_pins_and_goes_back(model, model_folder, tmp_path):
     folder = ["--in", tmp_path / "v"]
     first = json.loads(typed("add", model_folder, *folder, "--json", "-").stdout)["version"]
-    lessons = {"moment": 12.0, "frauds": 3, "by_field": {"amount": 1}}
-    second = Registry(tmp_path / "v").add(replace(model, facts={**model.facts, "lessons": lessons}))
+    facts = {"moment": 12.0, "frauds": 3, "by_field": {"amount": 1}}
+    second = Registry(tmp_path / "v").add(replace(model, facts={**model.facts, "lessons": facts}))
     listed = json.loads(typed(*folder, "--json", "-").stdout)
     assert [(row["name"], row["current"]) for row in listed["versions"]] == [(first, False), (second, True)]
-    assert listed["versions"][1]["lessons"] == lessons
+    assert listed["versions"][1]["lessons"] == facts
     assert "frauds 3" in typed(*folder).output
     assert f"pinned: {first}" in typed("pin", first, *folder).output
     assert json.loads(typed(*folder, "--json", "-").stdout)["pinned"] == first

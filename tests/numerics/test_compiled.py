@@ -1,4 +1,4 @@
-"""Compiled code is kept on disk. What one process compiled must never be taken for something else by another."""
+"""Compiled code is kept on disk. No process may take code that another compiled for something else."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from tests.test_rules import imported
 ROOT = Path(__file__).parents[2]
 NOT_COMPILED_IN = {"errors", "files", "transaction"}
 # Small ones that take arrays of several types of numbers.
-OF_ANY_KEYS = {"laws.first_from", "index.square_distance", "comparing._ordered", "vector.order_of"}
+OF_ANY_KEYS = {"vector.first_from", "index.square_distance", "comparison._ordered", "vector.order_of"}
 
 FIT = """
 import sys
@@ -51,13 +51,13 @@ def test_models_of_other_windows_are_the_same_whoever_compiled_first(tmp_path):
         return subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=tmp_path).stdout
 
     sizes = ["20,30", "4,4", "8,12"]
-    apart = "".join(run("cache", FIT, each) for each in sizes)
-    assert run("cache", FIT, *sizes) == apart
+    separately = "".join(run("cache", FIT, each) for each in sizes)
+    assert run("cache", FIT, *sizes) == separately
     assert int(run("cache", SHIP, str(tmp_path / "cache"))) > 10
     # A package that is newly installed on another machine has other times, and compiles nothing.
     for path in (tmp_path / "stream_ccsd").rglob("*.py"):
         os.utime(path, (1.0, 1.0))
-    assert run("empty", FIT, *sizes) == apart
+    assert run("empty", FIT, *sizes) == separately
     compiled = [{path.name for path in (tmp_path / name).rglob("*.nbc")} for name in ("stream_ccsd", "cache", "empty")]
     assert compiled[0] == compiled[1] == compiled[2]
     # And once: not again for a constant as an argument, or for arrays that can be written to.

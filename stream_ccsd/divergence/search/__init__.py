@@ -1,1 +1,1 @@
-"""The exact nearest windows of the library, by final weight."""
+"""Exact search for the nearest windows of the library, by final weight."""

@@ -1,9 +1,9 @@
 """One search for queries that share a category but no merchant.
 
-Where merchants are many, few queries of a batch share one, and each alone would read the whole library from memory. To
-all of them the same windows share the category or nothing, but for the few at each query's own merchant: so they meet
-each tile of the library together, as if none had a merchant there, and each query then weighs the windows at its own
-merchant again. What is found is the same, to the bit.
+Where there are many merchants, few queries of a batch share one, and each alone would read the whole library from
+memory. For all of them the same windows match in category or in nothing, except for the few at each query's own
+merchant. So they go through each tile of the library together, as if none had a merchant there. Each query then
+weights the windows at its own merchant again. The result is the same, to the bit.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from stream_ccsd.numerics.arrays import AnyArray, FloatArray
 from stream_ccsd.numerics.compiling import inner
 from stream_ccsd.numerics.vector import first_from
 
-# Windows at a merchant, at the most, that are worth being weighed twice.
+# Windows at a merchant up to which it pays to weight them twice.
 _FEW = 256
 
 
@@ -93,7 +93,7 @@ def find_top_k(
     visited: AnyArray,
     scratch: Scratch,
 ) -> Any:
-    """Weigh what is at the query's own merchant, and leave the J heaviest of all in the scratch; returns how many."""
+    """Weight what is at the query's own merchant, and leave the top J of all in the scratch; returns how many."""
     blocks, merchants, only = index.blocks, index.blocks.merchants, np.empty(1, np.int64)
     only[0] = query
     begin = first_from(merchants, 0, len(merchants), merchant)

@@ -1,11 +1,11 @@
 """The exact J nearest library windows by final weight.
 
-The weight of a library window is ``exp(-d^2 / 2 sigma_x^2)`` times its prior times a factor for each mismatch of
-category and merchant. Rows are grouped by (category, merchant), so everything but the distance is one number a group,
-its bias: ``blocks`` of groups are visited from the highest down, in orders that were made before any query, and the
-search ends where none to come can hold one of the J best. Queries of one pair see the same orders, so several of them
-meet each tile of the library while it is at hand. The result is that of a full sort, of equal weights the first rows,
-in the order of rows, whatever the path.
+The weight of a library window is ``exp(-d^2 / 2 sigma_x^2)`` times its prior, times a factor for each mismatch of
+category and merchant. Rows are grouped by (category, merchant), so that everything but the distance is one number a
+group, its bias. Groups are visited from the highest bias down, in orders that were made before any query (``order``).
+The search ends where no later window can be one of the J best. Queries of one pair share their orders, so several of
+them use each tile of the library while it is in the cache. The result is that of a full sort, whatever the path: of
+equal weights the first rows, in the order of rows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from stream_ccsd.numerics.compiling import compiled, inner
 from stream_ccsd.settings import Settings
 
 QUERIES = 2 * TOGETHER
-"""Queries of one search at the most: what they give together still fits into a core's own cache."""
+"""The most queries of one search: their results together still fit into a core's own cache."""
 # Rows whose products are taken at once.
 _ROWS = 512
 NONE = np.int64(0)
@@ -52,18 +52,18 @@ class Index(NamedTuple):
 
 
 class Scratch(NamedTuple):
-    """Room for one search: as long as the library, used again and again."""
+    """Working memory of one search: as long as the library, used again and again."""
 
     rows: AnyArray  # int64, the result of one query
     log_weights: FloatArray  # the result of one query
     weights: FloatArray  # (QUERIES, n), of all rows that were visited, a row a query
     pieces: AnyArray  # int64, (first row, last row, place among the weights) of each
     products: FloatArray  # (TOGETHER, rows that are taken at once)
-    queries: FloatArray  # (QUERIES, K), for whoever asks several
+    queries: FloatArray  # (QUERIES, K), where several are searched together
 
     @staticmethod
     def of(index: Index) -> Scratch:
-        """Room for searches in that library."""
+        """Working memory for searches in that library."""
         n, k = index.z.shape
         return Scratch(
             np.empty(n, np.int64),
@@ -111,7 +111,7 @@ def complete_index(**stored: Any) -> Index:
 
 @compiled()
 def nearest(index: Index, query: FloatArray, category: int, merchant: int, scratch: Scratch) -> Any:
-    """Put the J heaviest library windows at the front of the scratch's rows and log weights; returns how many."""
+    """Put the top J library windows at the front of the scratch's rows and log weights; returns how many."""
     scratch.queries[0] = query
     filled, count = np.empty(1, np.int64), np.empty(1, np.int64)
     weigh(index, scratch.queries[:1], category, merchant, scratch, filled, count)
@@ -120,7 +120,7 @@ def nearest(index: Index, query: FloatArray, category: int, merchant: int, scrat
 
 @inner()
 def keep_top_k(index: Index, scratch: Scratch, query: int, filled: int, pieces: AnyArray) -> Any:
-    """Of all that was weighed for one query, leave the J heaviest in the scratch; returns how many."""
+    """Of all windows weighted for one query, leave the top J in the scratch; returns how many."""
     weights = scratch.weights[query, :filled]
     return top_k(weights, pieces, index.neighbours, scratch.rows, scratch.log_weights)
 
@@ -172,7 +172,7 @@ def weigh(
 
 @inner()
 def half_squares(index: Index, queries: FloatArray) -> FloatArray:
-    """What the queries themselves add to half a square distance, in units of sigma_x^2."""
+    """The part of half a square distance that comes from the query alone, in units of sigma_x^2."""
     halves = np.empty(len(queries))
     for i in range(len(queries)):
         halves[i] = 0.5 * np.sum(queries[i] * queries[i]) / index.sigma_x**2
@@ -225,7 +225,7 @@ def weigh_rows(
 ) -> None:
     """Log weights of rows of one kind, from a place on, of the queries that still need them."""
     unit = 1.0 / index.sigma_x**2
-    # Four queries at once are four that follow each other, so some may be weighed that need it no more.
+    # Four queries at once are four that follow each other, so some are weighted that no longer need it.
     together = len(active) >= TOGETHER
     step = TOGETHER if together else 1
     at = 0

@@ -1,11 +1,11 @@
-"""In which order the library is looked at: all that no query changes, once per model.
+"""The order in which the library is searched: everything about it that no query changes, made once per model.
 
-A query changes the weight of a (category, merchant) pair only where it shares the one or the other with it. So there
-are four kinds of pairs to a query, and within each kind the order of the pairs is always the same: it is kept here.
-Neighbouring pairs of a category that hold few windows each form one block, so that what a search does is counted in
-windows and blocks of windows, however many pairs they belong to.
+A query changes the weight of a (category, merchant) pair only where it shares the category or the merchant. So there
+are four kinds of pairs to a query, and within each kind the order of the pairs is always the same. It is made here.
+Neighbouring pairs of a category that hold few windows form one block, so that the cost of a search depends on windows
+and blocks of windows, not on the number of pairs.
 
-Nothing of this is stored with a model: it follows from the windows.
+Nothing of this is stored with a model, because it follows from the windows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from stream_ccsd.numerics.arrays import AnyArray, FloatArray, read_only
 from stream_ccsd.numerics.compiling import inner
 from stream_ccsd.numerics.vector import first_from
 
-# What a pair does not share with the query: the kinds of pairs are sums of these.
+# Bits for what a pair does not share with the query: the kinds of pairs are sums of these.
 OTHER_CATEGORY, OTHER_MERCHANT = 1, 2
 _KINDS = 4
 # Windows of a block, about: enough for vector instructions, few enough for the search to end soon after it can.
@@ -141,7 +141,7 @@ def step_walk(blocks: SearchOrder, walk: Walk) -> tuple[int, int, int]:
     The kind is -1 where the walk has ended.
     """
     at, end = walk.next, walk.end
-    # What shares the query's category, too, has its turn in another order.
+    # Pairs that also share the query's category are in another order.
     while at[1] < end[1] and blocks.at_merchant[at[1]] == walk.pair:
         at[1] += 1
     while at[3] < end[3] and blocks.place[blocks.overall[at[3]]] == walk.place:

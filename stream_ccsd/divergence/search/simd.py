@@ -1,9 +1,9 @@
 """Products of many windows with a few queries, in vector registers.
 
-Windows stand in tiles: eight at a time, their first values side by side, then their second, and so on. One vector
-instruction then does eight windows, and a sum never crosses its lanes: each product is the same chain of additions, and
-so has the same bits, whether a window meets one query or several. Written in the compiler's own language, because it
-does not keep sums in registers across a loop over arrays.
+Windows are stored in tiles of eight: their first values side by side, then their second, and so on. One vector
+instruction then handles eight windows, and a sum never crosses its lanes. Each product is the same chain of additions,
+and has the same bits, whether a window meets one query or several. The code is LLVM's own language, because the
+compiler does not keep sums in registers across a loop over arrays.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _STORED, _SUMS = ir.VectorType(ir.FloatType(), WIDTH), ir.VectorType(ir.DoubleTy
 
 
 def make_tiles(z: AnyArray) -> AnyArray:
-    """Windows, a row each, as tiles; zeros fill up the last, and tiles behind it that a single query runs into."""
+    """Windows, a row each, as tiles. Zeros fill up the last, and the tiles behind it that a single query runs into."""
     n, k = z.shape
     tiles = -(-n // WIDTH) + TOGETHER - 1
     padded = np.zeros((tiles * WIDTH, k), np.float32)
@@ -103,7 +103,7 @@ _one_query, _some_queries = _multiply(TOGETHER, 1), _multiply(1, TOGETHER)
 def multiply(table: AnyArray, first: int, last: int, queries: AnyArray, query: int, count: int, out: AnyArray) -> None:
     """Products of the tiles from ``first`` to before ``last`` with one query or ``TOGETHER`` of them, a row each.
 
-    One query takes tiles in steps of ``TOGETHER``: there must be room for what up to three more of them give.
+    One query takes tiles in steps of ``TOGETHER``, so the output must have space for up to three more.
     """
     if count == 1:
         for tile in range(first, last, TOGETHER):

@@ -1,4 +1,4 @@
-"""The heaviest of many weights, in the order of their rows: what a full sort would leave, without sorting."""
+"""The highest of many weights, in the order of their rows: the result of a full sort, without sorting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from stream_ccsd.numerics.vector import order_of
 
 @inner()
 def top_k(weights: FloatArray, pieces: AnyArray, wanted: int, rows: AnyArray, log_weights: FloatArray) -> Any:
-    """Put the J heaviest of what was weighed for one query at the front of rows and log weights; returns how many.
+    """Put the top J of the windows weighted for one query at the front of rows and log weights; returns how many.
 
     Pieces are runs of rows that do not overlap: first row, last row, and the place of the first one's weight.
     """
@@ -23,7 +23,7 @@ def top_k(weights: FloatArray, pieces: AnyArray, wanted: int, rows: AnyArray, lo
         first, place = pieces[i, 0], pieces[i, 2]
         of_piece = weights[place : place + pieces[i, 1] - first]
         for j in range(len(of_piece)):
-            # Written in any case, and counted if it is one: a branch that nobody can foretell costs more.
+            # Written in any case, and counted if it is one: a branch that cannot be predicted costs more.
             rows[found], log_weights[found] = first + j, of_piece[j]
             found += np.uintp(of_piece[j] >= cut)
     return _keep_largest(rows, log_weights, np.intp(found), wanted)
@@ -84,7 +84,7 @@ def _bisect(values: AnyArray, low: float, high: float, wanted: int) -> float:
 
 @inner()
 def _keep_largest(rows: AnyArray, log_weights: FloatArray, found: Any, wanted: int) -> Any:
-    """Leave the ``wanted`` heaviest, in their order; of equal ones the earlier stay."""
+    """Leave the ``wanted`` highest weights, in their order; of equal ones the earlier stay."""
     if found <= wanted:
         return found
     low, high = _range_of(log_weights[:found])

@@ -1,4 +1,4 @@
-"""Windows of normal accounts: the same standardisation for the library as for the stream."""
+"""Windows of normal accounts, standardised in the library as they are in the stream."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from stream_ccsd.numerics.arrays import AnyArray, FloatArray
 from stream_ccsd.numerics.compiling import compiled, inner
 from stream_ccsd.settings import Settings
 
-# Bits of a regime: what a transaction changes against the one before it.
+# Bits of a regime: how a transaction differs from the one before it.
 MERCHANT_CHANGED, CATEGORY_CHANGED = 1, 2
 REGIME_COUNT = 4
 WIDEST_CHANGE = 1e4
