@@ -12,7 +12,9 @@ from stream_ccsd.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 ROOMS = ("stream_ccsd", "replay", "replay/watch", "offline", "deploy")
-PAGES = sorted({*ROOT.glob("*.md"), *(p for room in ROOMS for p in (ROOT / room).glob("*.md")), *ROOT.glob(".github/*.md")})
+PAGES = sorted(
+    {*ROOT.glob("*.md"), *(p for room in ROOMS for p in (ROOT / room).glob("*.md")), *ROOT.glob(".github/*.md")}
+)
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 README = TEXTS["README.md"]
 # Options in prose that are another program's: docker compose's.
