@@ -3,9 +3,8 @@
 Two modes. ``all``: every label becomes known a delay after its transaction. ``alerted``: each day investigators look at
 the most suspicious cards, within a budget; all other labels take much longer.
 
-The Fraud Detection Handbook's own protocol: its weeks, and the cards it takes out of its test days.
-
-Le Borgne et al., chapter 3: a week to train on, a week whose labels are not known, a week to test.
+The Fraud Detection Handbook's own protocol (Le Borgne et al., chapter 3) has a week to train on, a week whose labels
+are not known, and a week to test. It takes compromised cards out of its test days.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ _KEPT_VERSION = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """When verdicts come, how often there is a lesson (all in days), and what stands beside."""
+    """When verdicts come, how often the model is updated (all in days), and what stands beside."""
 
     modes: tuple[Mode, ...] = ("all", "alerted")
     delay: float = 7.0

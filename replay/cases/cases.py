@@ -1,9 +1,8 @@
-"""A desk over the book: what its lines come to now, and what people may do.
+"""Cases: what the audit log comes to now, and what people may do about alerts.
 
-Whoever works on alerts claims an account for some minutes, so that two people never work on one; judges; sets the
-alert budget; and keeps alerts out of sight for a time. All of it is in the book, and nothing here is stored elsewhere:
-any number of desks, in any number of processes, may be open over one book. Whether something may be done is decided
-while nobody else can write.
+People claim an account for some minutes, so that two never work on one. They record verdicts, set the alert budget, and
+hide alerts for a time. All of it is in the audit log, and nothing here is stored elsewhere, so any number of processes
+may open the cases of one log. Whether something may be done is decided while nobody else can write.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class TakenError(StreamCcsdError):
 
 @dataclass(frozen=True, slots=True)
 class Analyst:
-    """Who acts; a seat is one of their browsers: two of them never work on one account either."""
+    """Who acts; ``seat`` is one of their browser sessions: two of them never work on one account either."""
 
     who: str
     seat: str = ""
@@ -79,7 +78,7 @@ class Suppression:
 
 @dataclass
 class EffectiveVerdicts:
-    """What a book comes to, line by line."""
+    """What an audit log comes to, entry by entry."""
 
     said: dict[Key, list[VerdictEntry]] = field(default_factory=dict)
     stands: dict[Key, EffectiveVerdict] = field(default_factory=dict)
@@ -94,7 +93,7 @@ class EffectiveVerdicts:
     _ahead: PendingVerdicts = field(default_factory=PendingVerdicts, compare=False)
 
     def take(self, line: LogEntry) -> None:
-        """The next line."""
+        """Take in the next entry."""
         said, self.sequence = line.said, line.sequence
         self.version += 1
         if said.kind == "verdict":
@@ -167,7 +166,7 @@ class Cases:
         self.refresh()
 
     def refresh(self) -> EffectiveVerdicts:
-        """What the book comes to now. It is not changed by others while :meth:`reading`."""
+        """What the audit log comes to now. It is not changed by others while :meth:`reading`."""
         with self._lock:
             for line in self._reader.lines(after=self._standings.sequence):
                 self._standings.take(line)
@@ -183,7 +182,7 @@ class Cases:
 
     @contextmanager
     def reading(self) -> Iterator[EffectiveVerdicts]:
-        """What the book comes to, for as long as it takes to look at it."""
+        """What the audit log comes to, for as long as it takes to look at it."""
         with self._lock:
             yield self.refresh()
 
@@ -193,7 +192,7 @@ class Cases:
         return claim if claim is not None and claim.until > self._now() else None
 
     def claim(self, account: str, person: Analyst) -> Claim:
-        """Work on an account for some minutes; who has it already has it for longer, also from another seat.
+        """Work on an account for some minutes; whoever has it keeps it longer, also from another session.
 
         Raises
         ------
@@ -210,7 +209,7 @@ class Cases:
         return Claim(account, person, until)
 
     def take(self, accounts: Sequence[str], person: Analyst) -> str | None:
-        """Claim the first of these accounts that nobody else has; None if there is none.
+        """Assign the first of these accounts that nobody else has; None if there is none.
 
         What this person has already comes first: whoever asks twice by mistake holds one.
         """
@@ -223,7 +222,7 @@ class Cases:
         return chosen
 
     def release(self, account: str, person: Analyst) -> None:
-        """Leave an account to others, from whatever seat."""
+        """Leave an account to others, from whatever browser session."""
         with self._writing():
             self._refuse_others(account, person)
             self._end_claims([account], person)
@@ -237,7 +236,7 @@ class Cases:
         records: RecordStore,
         unfinished: Collection[str] = (),
     ) -> list[VerdictEntry]:
-        """Say what was found of some alerts, all or none of them.
+        """Record a verdict on some alerts, all or none of them.
 
         A claim on their accounts ends with that, but for accounts that are ``unfinished``: other alerts are open.
 
@@ -302,12 +301,12 @@ class Cases:
             self._writer.add([Action("pin", person.who, body={"from": before, "to": version, "why": _reason(why)})])
 
     def newest(self, limit: int, before: int | None = None) -> list[LogEntry]:
-        """Lines of the book, the newest first."""
+        """Entries of the audit log, the newest first."""
         with self._lock:
             return self._reader.newest(limit, before)
 
     def lines(self, after: int, limit: int) -> list[LogEntry]:
-        """Lines behind a number, in order."""
+        """Entries behind a number, in order."""
         with self._lock:
             return [line for line, _ in zip(self._reader.lines(after), range(limit), strict=False)]
 
@@ -317,14 +316,14 @@ class Cases:
             return self._reader.check()
 
     def close(self) -> None:
-        """Close the book."""
+        """Close the audit log."""
         with self._turn, self._lock:
             self._writer.close()
             self._reader.close()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Nobody else writes meanwhile, here or in another process; what the book comes to is known."""
+        """Nobody else writes meanwhile, here or in another process; what the audit log comes to is known."""
         with self._turn:
             with self._writer.writing():
                 self.refresh()

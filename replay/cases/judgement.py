@@ -1,4 +1,4 @@
-"""Recording verdicts on what a replay found, one by one or from a file, and showing what they come to."""
+"""Record verdicts on what a replay found, one by one or from a file, and show which of them are effective."""
 
 from __future__ import annotations
 
@@ -88,8 +88,8 @@ def record_verdict(
     """Record what a person says now of one transaction; None if that was recorded before and still counts.
 
     Without a time (``at``) it is that of the ``newest`` transaction in the stream, or of what counted ``before`` if the
-    clock of who said that was a little ahead: what is said last counts. Nothing is dated further ahead than that. What
-    is sent again, since no answer came, is not said again.
+    clock of whoever gave that was a little ahead: the last verdict counts. Nothing is dated further ahead than that.
+    What is sent again, since no answer came, is not recorded again.
 
     Raises
     ------
@@ -105,7 +105,7 @@ def record_verdict(
         if before is not None and replace(before.verdict, time=verdict.time) == verdict:
             return None
         if before is not None and before.verdict != verdict and before.has(verdict):
-            # Somebody returns to what he had said, while the stream stands still.
+            # Somebody returns to an earlier verdict, while the stream stands still.
             verdict = replace(verdict, time=math.nextafter(verdict.time, math.inf))
     added = book.append([verdict])
     if not added and before is not None and before.verdict != verdict:
@@ -170,7 +170,7 @@ def judged(
     disputed: bool = False,
     waiting: bool = False,
 ) -> list[dict[str, Any]]:
-    """What was said of each transaction, by whom, and what counts now; all, or those that are asked for."""
+    """Verdicts by transaction, who gave them, and which one is effective; all, or those that are asked for."""
     history = book.history(account, transaction)
     calendar, reached = Calendar.from_dict(state.facts["calendar"]), reached_by(state)
     arrived = state.records.scored(history.keys())
@@ -190,7 +190,7 @@ def judged(
 
 
 def effective_verdicts_at(stands: EffectiveVerdict | None) -> dict[str, Any]:
-    """What counts, as plain values: the latest verdict, whose it is, whether it is disputed, what may be learnt."""
+    """The effective verdict as plain values: whose it is, whether it is disputed, what may be learnt."""
     if stands is None:
         return {"verdict": None, "who": None, "disputed": False, "label": None, "sides": {}}
     latest, words = stands.verdict, {"disputed": stands.disputed, "label": stands.label, "sides": stands.sides}
@@ -198,7 +198,7 @@ def effective_verdicts_at(stands: EffectiveVerdict | None) -> dict[str, Any]:
 
 
 def with_verdicts(alerts: Iterable[Record], book: VerdictLog | None, reached: Reached = ANY_TIME) -> list[Record]:
-    """Alerts with what was found of them, in ``verdict`` and ``disputed``; as they are where there is no book."""
+    """Alerts with what was found of them, in ``verdict`` and ``disputed``; as they are where there is no audit log."""
     if book is None:
         return [*alerts]
     return [alert | _shortly(book.standing(alert["account"], alert["transaction"], reached)) for alert in alerts]

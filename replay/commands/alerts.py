@@ -43,13 +43,13 @@ _KINDS = {
     "float64": ("time", "amount", "score", "tail_rate", "expected_loss"),
     "bool_": ("disputed",),
 }
-# Beside them where somebody judged an alert of this replay.
+# Beside them where there are verdicts on alerts of this replay.
 _JUDGED = ("verdict", "disputed")
 
 
 @dataclass(frozen=True)
 class AlertsOptions:
-    """What ``stream-ccsd alerts`` is told."""
+    """Options of ``stream-ccsd alerts``."""
 
     state: OptionalStateOption = None
     source: Annotated[

@@ -34,7 +34,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """What ``stream-ccsd compare`` is told."""
+    """Options of ``stream-ccsd compare``."""
 
     champion: Annotated[Path, typer.Option(metavar="FILE", help="State file of a replay with --challenger.")]
     challenger: Annotated[
@@ -95,7 +95,7 @@ def compare(options: CompareOptions) -> None:
 
 
 def _standings(options: CompareOptions, champion: Any) -> tuple[str, Any]:
-    """What to judge by, and how that is called: a book of verdicts where there is one, else recorded labels."""
+    """What to compare with, and how that is called: verdicts of people where there are any, else recorded labels."""
     from replay.cases.judgement import reached_by
     from replay.cases.verdicts import VerdictLog, audit_log_beside
     from replay.compare import effective_verdicts_of, recorded_labels

@@ -187,7 +187,7 @@ def _sides(sides: dict[str, list[str]]) -> str:
 
 @dataclass(frozen=True)
 class VerdictsOptions:
-    """What ``stream-ccsd verdicts`` is told."""
+    """Options of ``stream-ccsd verdicts``."""
 
     state: StateOption
     account: Annotated[str | None, typer.Option(metavar="NAME", help="Only on transactions of this account.")] = None

@@ -1,9 +1,8 @@
-"""The loop of a replay: items in, batches through the engine, harvests recorded.
+"""The loop of a replay: items in, batches through the engine, batch output recorded.
 
-When Python looks for circles of objects that nothing else refers to: between batches.
-
-By itself it looks whenever some hundred objects were made that are still there. Of a batch all of them are, until it is
-recorded, so it looks through the same thousands again and again and finds nothing: a tenth of a replay's time.
+:class:`GarbageControl` has Python look for circles of objects between batches only. By itself Python looks whenever
+some hundred objects were made that are still there. All objects of a batch are there until it is recorded, so Python
+would look through the same thousands again and again and find nothing. That takes a tenth of a replay's time.
 """
 
 from __future__ import annotations
@@ -153,7 +152,7 @@ def replay_stream(
             if before_each is not None and isinstance(item.parsed, Transaction):
                 changed = before_each(item.parsed, flush)
                 engine = changed or engine
-                if changed is not None and stop():  # asked between two lessons: this one is for the next start
+                if changed is not None and stop():  # asked between two model updates: this one is for the next start
                     break
             pending.append(item)
         flush()

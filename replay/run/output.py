@@ -23,7 +23,7 @@ _MANY_BATCHES = 256
 
 
 class OutputFiles:
-    """Writes harvests as they come; ``scores.parquet`` appears when all is closed.
+    """Writes batch output as it comes; ``scores.parquet`` appears when all is closed.
 
     Live, lines appear at once. Otherwise the files keep their old content until the new one is whole.
     """

@@ -1,6 +1,7 @@
 """Where a replay is recorded: in memory and plain files, or in a state file that can be resumed.
 
-How a replay goes, for whoever looks while it runs: notes in its state file, written with each batch.
+:class:`RunStatus` says how a replay goes, for whoever looks while it runs: notes in its state file, written with each
+batch.
 """
 
 from __future__ import annotations

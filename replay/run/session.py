@@ -112,7 +112,7 @@ class Session(Setup):
         return summary
 
     def _forget_older(self) -> None:
-        """Before there is a state file: one that is resumed finds its own lessons only."""
+        """Before there is a state file: one that is resumed finds its own model updates only."""
         if self.learning is None or self.resume:
             return
         if self.state is not None:

@@ -1,4 +1,4 @@
-"""What a batch brought: scores as an Arrow batch, alerts, dead letters. Every place they are written to takes this."""
+"""The output of a batch: scores as an Arrow batch, alerts, dead letters. Every place they are written to takes this."""
 
 from __future__ import annotations
 

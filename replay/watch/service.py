@@ -1,4 +1,4 @@
-"""Everything a page shows and does, over one state file and its book."""
+"""The page service: everything that a page shows and does, over one state file and its audit log."""
 
 from __future__ import annotations
 
@@ -84,12 +84,12 @@ class PageService:
         return self._follower.caught_up(seconds)
 
     def now_at(self) -> tuple[int, int]:
-        """The newest position of an alert, and the newest line of the book."""
+        """The newest position of an alert, and the newest entry of the audit log."""
         with self._follower.lock:
             return self._follower.alerts.position, self._desk.refresh().sequence
 
     def since(self, position: int, sequence: int, limit: int) -> Since:
-        """Alerts and lines of the book behind a place, in order; see the protocol."""
+        """Alerts and entries of the audit log behind a place, in order; see the protocol."""
         known = self._known()
         with known.looking() as standings:
             rows = self._follower.alerts.rows
@@ -118,7 +118,7 @@ class PageService:
         return _VIEWS[name](self._known(who, seat), query)
 
     def take(self, query: Mapping[str, str], who: str, seat: str) -> dict[str, Any] | None:
-        """Claim the best free case; None where all are taken."""
+        """Assign the best free case; None where all are claimed."""
         known = self._known(who, seat)
         chosen = self._desk.take(next_cases(known, query), known.person)
         self._follower.wake()
@@ -140,7 +140,7 @@ class PageService:
         self._follower.wake()
 
     def judge(self, ids: Sequence[str], finding: str, why: str, who: str, seat: str) -> int:
-        """Record what these alerts are; gives how many verdicts were added."""
+        """Record a verdict on these alerts; gives how many verdicts were added."""
         with self._reader.connected() as (_, records):
             alerts = []
             for name in dict.fromkeys(ids):

@@ -1,6 +1,7 @@
-"""Alerts off a topic as they come, each once: the consumer's half of the guarantee.
+"""Follow a topic of alerts: each alert is shown once, as it comes.
 
-How far partitions were read, and what a broker had deleted before that: retention does not wait for readers.
+This is the consumer's half of the guarantee. :class:`Progress` says how far partitions were read, and what a broker had
+deleted before that: retention does not wait for readers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the outbox says of a message is where it lies, however many of them are sent together."""
+"""What the producer says of a message is where it lies, however many of them are sent together."""
 
 import asyncio
 

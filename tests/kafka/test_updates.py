@@ -1,4 +1,4 @@
-"""Lessons into a folder: repeated or held, the same models; no broker is needed for that."""
+"""Model updates into a folder: repeated or made, the same models; no broker is needed for that."""
 
 from dataclasses import fields, replace
 
@@ -59,7 +59,7 @@ def begin(model, folder):
 
 
 def moment_of(versions):
-    """Of the lesson whose model is in use."""
+    """Of the model update whose model is in use."""
     return next((moment for moment, name in versions.lessons().items() if name == versions.current()), None)
 
 
@@ -153,7 +153,7 @@ def test_learners_that_differ_never_put_an_older_moment_in_front(model, lessons,
     for number, lesson in enumerate(lessons):
         quick.hold(lesson)
         in_use.append(moment_of(versions))
-        if number >= 2:  # two lessons behind
+        if number >= 2:  # two model updates behind
             slow.hold(deaf[number - 2])
             in_use.append(moment_of(versions))
     for lesson in deaf[-2:]:
@@ -207,7 +207,7 @@ def test_a_broken_version_is_refused_and_learnt_again(model, lessons, undisturbe
 
 
 def test_topics_that_lost_their_past_go_on_from_the_newest_model(model, lessons, tmp_path, caplog):
-    """One verdict does not replace what many have taught, until there are as many again or all of it is old."""
+    """One verdict does not replace what was learnt from many, until there are as many again or all of it is old."""
     versions = Registry(tmp_path / "versions")
     learning = begin(model, versions.folder)
     for lesson in lessons[:-1]:
@@ -216,7 +216,7 @@ def test_topics_that_lost_their_past_go_on_from_the_newest_model(model, lessons,
     frauds = newest.facts["lessons"]["frauds"]
     assert frauds > 30
     metrics = LearnerMetrics()
-    for left in (lessons[-1:], lessons[-2:]):  # as if all before had been deleted: the newest lesson is repeated or not
+    for left in (lessons[-1:], lessons[-2:]):  # as if all before had been deleted: the newest is repeated or not
         learning = UpdateFolder(versions.folder, first_model(versions.folder), SCHEDULE, metrics)
         for lesson in left[:-1]:
             learning.hold(replace(lesson, verdicts=[]))

@@ -1,4 +1,4 @@
-"""What a lesson is held on follows from what the topics hold, not from how they were read."""
+"""What a model update learns from follows from what the topics hold, not from how they were read."""
 
 import random
 from math import inf
@@ -110,7 +110,7 @@ def test_scores_of_a_model_that_does_not_learn_tell_the_time_and_nothing_else():
 
 
 def lessons_of(logs, chunks, idle):
-    """Lessons of topics that are read in chunks, to the end: as a learner does that reads what is there."""
+    """Model updates of topics that are read in chunks, to the end: as a learner does that reads what is there."""
     arrivals, watermark, found = EventTimeMerge(logs), Watermark(SCHEDULE, idle), []
     read = dict.fromkeys(logs, 0)
 

@@ -141,7 +141,7 @@ def test_permuting_all_labels_changes_no_score(monkeypatch, data):
 
 
 def test_the_model_knows_the_library_only(monkeypatch, data):
-    """Other amounts in VAL and TEST, the same model: bandwidths, rarity, laws and calibration see LIB_NORMAL alone."""
+    """Other amounts in VAL and TEST: bandwidths, surprisal, densities and calibration see LIB_NORMAL alone."""
     split = split_accounts(data.fraud_accounts(), 0)
     models = []
     original = stream_module.fit

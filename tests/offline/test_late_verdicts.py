@@ -220,7 +220,7 @@ def test_raw_features_know_no_label_and_nothing_later(days):
 
 
 def scorers(days, mode, only=None):
-    """Every scorer of the protocol by name, or one of them, each with its own desk."""
+    """Every scorer of the protocol by name, or one of them, each with its own investigators."""
     delay = 7.0 if mode == "all" else 12.0
     raw = cache(lambda: raw_features(days, SETTINGS).to_numpy())
 

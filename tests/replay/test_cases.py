@@ -1,4 +1,4 @@
-"""The desk: claims that never overlap, verdicts, budgets and suppressions, all in one whole chain."""
+"""Cases: claims that never overlap, verdicts, budgets and suppressions, all in one whole chain."""
 
 import json
 import os
@@ -193,7 +193,7 @@ def test_what_a_verdict_costs_does_not_grow_with_those_before_it(tmp_path, monke
 
 
 def test_a_verdict_dated_far_ahead_locks_nothing(tmp_path, records):
-    """Whoever judges later overrules it, at the time of the stream, so that lessons hear it; also on another page."""
+    """A later verdict overrules it, at the time of the stream, and the model learns from it; also on another page."""
     alert = records.highest_alerts(1)[0]
     key, newest = (alert["account"], alert["transaction"]), records.newest_time()
     with VerdictLog.create(tmp_path / "book") as book:
@@ -354,7 +354,7 @@ def test_only_new_budgets_are_found(tmp_path):
         assert changes.newest() is None
     assert BudgetChanges(state, notes).newest() == 7.0  # of a replay that is resumed
     later = {}
-    assert BudgetChanges(state, later).newest() is None  # of a new one, whose book is older
+    assert BudgetChanges(state, later).newest() is None  # of a new one, whose audit log is older
     assert BudgetChanges(state, later).newest() is None  # and resumed
     assert BudgetChanges(None, {}).newest() is None
 

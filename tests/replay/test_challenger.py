@@ -1,4 +1,4 @@
-"""A challenger in the shadow: nothing of the champion changes, and both survive whatever kills them."""
+"""A challenger beside the champion: nothing of the champion changes, and both survive whatever kills them."""
 
 import json
 import random

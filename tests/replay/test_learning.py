@@ -1,4 +1,4 @@
-"""Lessons of a replay: the same models and scores however often it is killed, whatever people do meanwhile."""
+"""Model updates of a replay: the same models and scores however often it is killed, whatever people do meanwhile."""
 
 import csv
 import json
@@ -82,7 +82,7 @@ def left(folder):
 
 
 def log(folder):
-    """By moment, what is known of each lesson in the end."""
+    """By moment, what is known of each model update in the end."""
     lines = (folder / "replay.db.lessons").read_text().splitlines()
     return {said["moment"]: said for said in map(json.loads, lines)}
 
@@ -100,7 +100,7 @@ def whole(stream, population_model, tmp_path_factory):
 
 
 class Nursery:
-    """Starts commands quickly; see ``nursery.py``."""
+    """Starts commands quickly; see ``killed.py``."""
 
     def __init__(self, model, folder):
         command = [sys.executable, "-m", "tests.replay.killed", str(model), str(folder)]
@@ -164,7 +164,7 @@ def test_killed_twenty_times(town_file, town_folder, tmp_path):
     assert nursery.ended() == 0, (tmp_path / "warm" / "errors").read_text()
     nursery.close()
     assert len(reached) > 15
-    assert len(lessons) > 3  # lessons were held between the kills
+    assert len(lessons) > 3  # the model was updated between the kills
     assert left(folder) == left(tmp_path / "whole")
     assert len(Registry(folder / "replay.db.models").names()) > 5
 
@@ -289,7 +289,7 @@ def test_a_repeated_lesson_uses_what_it_used(begin, whole, tmp_path, monkeypatch
     begin(tmp_path, resume=True).run(stop=StopAfter(120), batch=10)
     assert log(tmp_path)[max(log(tmp_path))] == again
     assert again["used"] == again["learnt"] == versions.names()[-1] != versions.names()[0]
-    versions.unpin()  # before the next lesson: it has never counted
+    versions.unpin()  # before the next model update: it has never counted
     begin(tmp_path, resume=True).run()
     assert scores(tmp_path).equals(scores(whole[0]))
     assert log(tmp_path) == log(whole[0])
@@ -345,7 +345,7 @@ def test_adapting_alone(begin, tmp_path):
     assert summary["lessons"]["adapted"]["times"] > 5
     versions = Registry(tmp_path / "a" / "replay.db.models")
     beyond = {str(versions.load(name).tails["evidence"]) for name in versions.names()}
-    assert len(beyond) == len(versions.names())  # rates follow with every lesson
+    assert len(beyond) == len(versions.names())  # rates follow with every model update
 
 
 def test_what_is_gone_or_damaged_is_said(begin, stream, tmp_path):
@@ -376,7 +376,7 @@ def test_another_file_of_as_many_verdicts_is_another_replay(begin, stream, tmp_p
 
 
 def test_a_stream_that_jumps_by_years_has_few_lessons_and_can_be_stopped_among_them(stream, population_model, tmp_path):
-    """Eight years without a transaction are no lessons; a wish to stop is heard between two, and nothing is lost."""
+    """Eight years without a transaction are no updates; a wish to stop is heard between two, and nothing is lost."""
     part = [t for t in stream.transactions if t.time < 25.0]
     jumped = [replace(t, id=f"late {t.id}", time=t.time + 2900.0) for t in part[-25:]]
     learning = replace(LEARNING, every=1.0, delay=3.0)

@@ -625,7 +625,7 @@ def noted(path):
 
 
 def test_a_verdict_that_arrives_while_another_is_sent_holds_neither_up(handed, tmp_path, monkeypatch):
-    """The desk holds the book until its own is sent, by the loop that has the other one to write into it."""
+    """A page holds the audit log until its own is sent, by the loop that has the other one to write into it."""
     monkeypatch.setattr("replay.mirror.mirror.PATIENCE", 1.0)
     path, sender = tmp_path / "m.db", Sent()
     theirs = Verdict("t1", "C1", "normal", "bob", 2.0)

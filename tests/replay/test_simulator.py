@@ -1,4 +1,4 @@
-"""The simulated town: what stays as it was, and hours, countries and devices as its description says."""
+"""The simulated population: what stays as it was, and hours, countries and devices as its description says."""
 
 import hashlib
 from datetime import datetime

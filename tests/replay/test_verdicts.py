@@ -1,4 +1,4 @@
-"""The book of verdicts: nothing is lost, changed or taken out; and the commands that fill and show it."""
+"""The audit log: nothing is lost, changed or taken out; and the commands that fill and show it."""
 
 import csv
 import gzip

@@ -1,10 +1,7 @@
-"""Champion against challenger, for a page: compared in the background, because all scores of both are read for it.
+"""Slow results for a page, made in threads of their own: the newest result is shown meanwhile.
 
-What takes a while, for a page: made in a thread, and the newest that there is is shown meanwhile.
-
-Whether the chain of the book is whole, for a page: checked in the background, from its first line.
-
-Whose verdicts stand out, for a page: counted in the background, because all verdicts are read for it.
+There are three. The comparison of champion and challenger reads all scores of both. The check of the audit log's chain
+begins at its first entry. The count of whose verdicts stand out reads all verdicts.
 """
 
 from __future__ import annotations
@@ -143,7 +140,7 @@ def _difference(values: dict[str, Any]) -> str:
 
 log = logging.getLogger(__name__)
 
-# People that are shown: those who stand out, then those who judged most.
+# People that are shown: those who stand out, then those with most verdicts.
 _SHOWN = 50
 
 

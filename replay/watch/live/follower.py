@@ -1,6 +1,7 @@
-"""A thread that follows a state file and its book as they grow, and wakes whoever waits for news.
+"""Follow a state file and its audit log while somebody else writes them, and wake whoever waits for news.
 
-A state file as a page reads it: many readers, while somebody else writes.
+:class:`StateReader` reads a state file for many readers at once. :class:`Follower` is the thread that takes in what is
+new.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is open: alerts that nobody has judged, that no suppression hides, and that the budget still asks for."""
+"""Open cases: alerts without a verdict, which no suppression hides and the budget still asks for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHOICES = 200
 
 
 class Stream(Protocol):
-    """What open cases are found from: the alerts of a stream, its book, and the budget that holds."""
+    """What open cases are found from: the alerts of a stream, its audit log, and the budget that holds."""
 
     @property
     def follower(self) -> Follower:
@@ -72,7 +72,7 @@ def rank(cases: Iterable[tuple[str, list[Record]]], by: str) -> list[tuple[str, 
 
 
 class OpenCases:
-    """Remembers what is open, and what else follows from alerts and the book, until one of those is new."""
+    """Remembers what is open, and what else follows from alerts and the audit log, until one of those is new."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[Any, Any]] = {}
@@ -90,7 +90,7 @@ class OpenCases:
             return self.made("open", known, make, threshold)
 
     def made(self, name: str, known: Stream, make: Callable[[], Made], *further: Any) -> Made:
-        """What ``make`` gives, made anew if an alert, a line of the book or something further is new."""
+        """What ``make`` gives, made anew if an alert, an entry of the audit log or something further is new."""
         with known.looking() as standings:
             of = (known.follower.alerts.version, standings.version, *further)
             if name not in self._made or self._made[name][0] != of:

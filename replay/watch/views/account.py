@@ -21,7 +21,7 @@ _ROWS = 100
 _ALERTS = 200
 _MERCHANTS = 8
 _DRAWN = ("position", "id", "time", "amount", "score", "alert", "merchant", "category", "label")
-_RAW = tuple(column.name for column in score_columns() if column.name != "inputs")  # which only lessons read
+_RAW = tuple(column.name for column in score_columns() if column.name != "inputs")  # which only model updates read
 _LONG = (
     *("tail_rate", "calibrated_on", "threshold", "model", "scores", "reasons", "neighbours", "densities"),
     *("category_changed", "merchant_changed", "partition"),

@@ -1,6 +1,6 @@
-"""Lines of the book in words: for the audit log, on the page and in a terminal.
+"""Audit: every entry of the audit log in words, whether its chain is whole, and whose verdicts stand out.
 
-Audit: every line of the book, in words, whether its chain is whole, and whose verdicts stand out.
+The command ``stream-ccsd audit`` shows entries in the same words.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from stream_ccsd.errors import StreamCcsdError
 
 
 def shown(line: LogEntry, calendar: Calendar) -> dict[str, Any]:
-    """A line of the book for people."""
+    """An entry of the audit log for people."""
     said = line.said
     return {
         "sequence": line.sequence,
@@ -57,7 +57,7 @@ _PAGE = 100
 
 
 def audit(known: ViewContext, query: Query) -> dict[str, Any]:
-    """The values of the page. Where a line is damaged, those behind it are shown, and what is wrong."""
+    """The values of the page. Where an entry is damaged, those behind it are shown, and what is wrong."""
     before = whole(query, "before", 0) or None
     found, entries = dict(known.inspection.newest()), []
     try:

@@ -1,4 +1,4 @@
-"""The laws behind an alert, as curves: what is normal there, what is this account's own, and what fraud is like."""
+"""The densities behind an alert, as curves: of normal transactions, of this account, and of fraud."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _hour(model: Model, alert: Record, earlier: list[Record]) -> dict[str, Any] 
 
 
 def _filled(model: Model, diffuse: FloatArray, name: str, bins: IntArray, place: int) -> FloatArray:
-    """The diffuse law of fraud, as far as verdicts have filled it."""
+    """The diffuse density of fraud, as far as verdicts have filled it."""
     learnt = model.learnt
     if learnt is None or learnt.frauds[place] <= 0.0:
         return diffuse
@@ -107,7 +107,7 @@ def _usual(model: Model, earlier: list[Record]) -> tuple[float, float]:
 def _amount_curves(
     laws: Densities, cells: AnyArray, category: Any, merchant: Any, usual: float, weight: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Everyone's law of amounts at this place, and the account's: its usual distance, mixed with everyone's law."""
+    """Everyone's density of amounts at this place, and the account's: its usual distance, mixed with everyone's."""
     known = find(laws.categories, 0, len(laws.categories), category)
     pair = find(laws.pairs, 0, len(laws.pairs), pair_key(category, merchant))
     leaning = usual * weight / (weight + laws.usual_strength)

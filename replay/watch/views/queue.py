@@ -1,4 +1,4 @@
-"""Queue: alerts that nobody has judged yet, an account a case, the weightiest first."""
+"""Queue: alerts without a verdict, one case for each account, the weightiest first."""
 
 from __future__ import annotations
 

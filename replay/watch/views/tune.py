@@ -126,7 +126,7 @@ def _labels(
 def _outcome(
     seen: RecordedScores, policy: Policy, days: float | None, fraud: AnyArray, normal: AnyArray, missed: int
 ) -> dict[str, Any]:
-    """Alerts, and of those that are judged, how many are fraud; recall is among frauds that are known."""
+    """Alerts, and of those with a verdict, how many are fraud; recall is among frauds that are known."""
     raised = would_alert(seen, policy)
     hits, wrong = int(fraud[raised].sum()), int(normal[raised].sum())
     frauds = int(fraud.sum()) + missed

@@ -1,4 +1,4 @@
-"""Lessons into a folder of model versions: those that it has are repeated, the others held and added."""
+"""Model updates into a folder of versions: those whose models are there are repeated, others are made and added."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def first_model(folder: Path) -> Model:
-    """The model that a folder of versions begins with: the oldest that no lesson has made.
+    """The model that a folder of versions begins with: the oldest that no model update made.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def first_model(folder: Path) -> Model:
 
 # A model that was learnt from fewer frauds than this share of those before it does not take its place.
 _ENOUGH = 0.9
-# Delays for which a transaction is remembered before weights are learnt from it (``lessons/notebook.py``).
+# Delays for which a transaction is remembered before weights are learnt from it (``learning/label_buffer.py``).
 _DELAYS = 2.0
 
 
@@ -56,14 +56,14 @@ class UpdateFolder:
         self._schedule = schedule
         self._compared: tuple[float, bool] | None = None  # a model of the folder, and whether all of it was read again
         self._warned = False
-        self._repeated: float | None = None  # the lesson before this one, if it was repeated
+        self._repeated: float | None = None  # the model update before this one, if it was repeated
         self._refused: set[str] = set()  # versions that cannot be used: told once
         known = self._versions.lessons()
         if known:
             log.info("lessons are repeated first", extra={"known": len(known), "until": max(known)})
 
     def hold(self, lesson: UpdateBatch) -> None:
-        """Hold a lesson, or repeat it; takes a while."""
+        """Make a model update, or repeat it; takes a while."""
         begun, moment = time.perf_counter(), lesson.moment
         self.learner.see_rows(Features.of_records(lesson.scores, self.learner.model))
         self.learner.hear(lesson.verdicts)
@@ -83,7 +83,7 @@ class UpdateFolder:
         self._metrics.seconds.observe(1000 * (time.perf_counter() - begun))
 
     def _known(self) -> dict[float, str]:
-        """Versions of lessons, without those that cannot be used."""
+        """Versions that model updates made, without those that cannot be used."""
         return self._versions.lessons(self._refused)
 
     def _load(self, name: str) -> Model | None:
@@ -98,7 +98,7 @@ class UpdateFolder:
             return None
 
     def _unread(self, moment: float) -> tuple[float, str, Model] | None:
-        """The newest version of an earlier lesson, with its moment, if not all it was learnt from was read again."""
+        """The newest version of an earlier update, with its moment, if not all it was learnt from was read again."""
         while known := self._known():
             newest = max(known)
             if newest >= moment or self._compared == (newest, True):
@@ -141,7 +141,7 @@ class UpdateFolder:
         elif model is before:
             log.info("a lesson without anything to learn", extra=said)
         elif newest is not None and moment < newest:
-            # Somebody tidied up, or lessons are held at other moments than before: what is newer stays the newest.
+            # Somebody deleted models, or the model is updated at other moments now: what is newer stays the newest.
             log.warning("a lesson whose model is not in the folder, though later ones are", extra=said)
         elif unread is not None and newest is not None and self._knows_less(moment, newest, model, before):
             self.learner.take_up(before)

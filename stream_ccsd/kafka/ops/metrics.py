@@ -1,6 +1,7 @@
-"""What a worker tells Prometheus. All times are in milliseconds.
+"""Metrics and health of a worker or learner over HTTP: ``/healthz``, ``/readyz`` and ``/metrics`` for Prometheus.
 
-What others may ask a worker over HTTP: is it alive, is it working, how is it doing.
+All times are in milliseconds. Values that change all the time are read from the worker only when somebody asks. The
+page of metrics is made at most once a second and off the event loop, so transactions do not wait for it.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""A new model in the old one's place, or another version that becomes current, is picked up while the worker works.
+"""Watches beside a worker: for a new model in the model directory, and for drift of the stream.
 
-A worker says so when the stream changes: in its log, and in its metrics.
+A worker picks up a new model, or another version that becomes current, while it works. It reports drift in its log and
+in its metrics.
 """
 
 from __future__ import annotations
@@ -114,7 +115,10 @@ _TOGETHER = 256
 
 
 class DriftWatch:
-    """A watch a partition: within one, transactions come in order. They begin anew when partitions change hands."""
+    """A drift monitor for each partition, since only within one transactions come in order.
+
+    All begin anew when partitions change hands.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -123,7 +127,7 @@ class DriftWatch:
         self._broken = False
 
     def forget(self) -> None:
-        """Other partitions, or others' transactions in between: nothing that was seen can be compared with."""
+        """Begin all monitors anew: other transactions came in between, so there is nothing to compare with."""
         self._watches.clear()
         self._waiting.clear()
 
