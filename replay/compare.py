@@ -75,7 +75,7 @@ def recorded_labels(records: ScoredStore) -> Standings | None:
 def effective_verdicts_of(verdicts: Iterable[Verdict], reached: Reached = ANY_TIME) -> Standings:
     """Effective verdicts, from verdicts in the order of their arrival; a dispute is no verdict until it is settled."""
     stands = {key: reached.standing(own) for key, own in by_transaction(verdicts).items()}
-    found = {key: None if stood is None else stood.label for key, stood in stands.items()}
+    found = {key: None if effective is None else effective.label for key, effective in stands.items()}
     return lambda account, transaction: found.get((account, transaction))
 
 

@@ -42,7 +42,7 @@ class Scorer(Protocol):
         """How much can be learnt from verdicts on them, where the scorer knows."""
 
 
-def run_days(days: Days, desk: Investigators, scorer: Scorer, progress: Progress | None = None) -> FloatArray:
+def run_days(days: Days, investigators: Investigators, scorer: Scorer, progress: Progress | None = None) -> FloatArray:
     """A scorer over all of a stream, investigators at work after each day: scores by row, NaN in the first part."""
     scores = np.full(len(days.time), np.nan)
     for day, rows in days:
@@ -52,7 +52,7 @@ def run_days(days: Days, desk: Investigators, scorer: Scorer, progress: Progress
         if middle < rows.stop:
             streamed = slice(middle, rows.stop)
             scores[streamed] = scorer.score(day, streamed)
-            desk.close(day, streamed, scores[streamed], scorer.worth(streamed))
+            investigators.close(day, streamed, scores[streamed], scorer.worth(streamed))
         if progress:
             progress(rows.stop, len(days.time))
     return scores

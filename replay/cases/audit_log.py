@@ -142,19 +142,19 @@ class AuditLog:
             last = self.last()
             sequence, previous = (0, "") if last is None else (last.sequence, last.hash)
             added = []
-            for said in what:
-                sequence, recorded, row = sequence + 1, clock.time(), said.row
+            for action in what:
+                sequence, recorded, row = sequence + 1, clock.time(), action.row
                 previous = _chained(previous, sequence, recorded, row)
                 stored = (sequence, recorded, *row, bytes.fromhex(previous))
                 self._connection.execute(f"INSERT INTO lines VALUES ({', '.join('?' * len(stored))})", stored)
-                added.append(LogEntry(sequence, recorded, said, previous))
+                added.append(LogEntry(sequence, recorded, action, previous))
         return added
 
     def known(self, what: Iterable[Action]) -> set[tuple[Any, ...]]:
         """Those that were recorded before; entries on a transaction are read once, however many are asked for."""
         asked: dict[tuple[str, str], set[tuple[Any, ...]]] = {}
-        for said in what:
-            asked.setdefault((said.account, said.transaction), set()).add(said.row)
+        for action in what:
+            asked.setdefault((action.account, action.transaction), set()).add(action.row)
         query = f"SELECT {', '.join(_COLUMNS)} FROM lines WHERE account = ? AND transaction_id = ?"
         found: set[tuple[Any, ...]] = set()
         with explained(self.path, BOOK):
@@ -222,8 +222,8 @@ class AuditLog:
                 if _chained(link, sequence, recorded, row) != found:
                     raise DamageError(self.path, f"line {sequence} is not what was recorded, or not in order", BOOK)
                 kind, who, account, transaction, time, body = row
-                said = Action(kind, who, account, transaction, time, json.loads(body))
-                yield LogEntry(sequence, recorded, said, found)
+                action = Action(kind, who, account, transaction, time, json.loads(body))
+                yield LogEntry(sequence, recorded, action, found)
 
 
 def audit_log_beside(state: Path) -> Path:

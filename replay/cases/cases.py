@@ -92,29 +92,31 @@ class EffectiveVerdicts:
     """Another number whenever anything is another."""
     _ahead: PendingVerdicts = field(default_factory=PendingVerdicts, compare=False)
 
-    def take(self, line: LogEntry) -> None:
+    def take(self, log_entry: LogEntry) -> None:
         """Take in the next entry."""
-        said, self.sequence = line.said, line.sequence
+        action, self.sequence = log_entry.said, log_entry.sequence
         self.version += 1
-        if said.kind == "verdict":
-            entry = VerdictEntry.of(line)
+        if action.kind == "verdict":
+            entry = VerdictEntry.of(log_entry)
             self.said.setdefault(entry.verdict.key, []).append(entry)
             self._count(entry.verdict)
-        elif said.kind == "claim":
-            person = Analyst(said.who, said.body["seat"])
-            self.claims[said.account] = Claim(said.account, person, said.body["until"])
-        elif said.kind == "release":
-            self.claims.pop(said.account, None)
-        elif said.kind == "budget":
-            self.budgets.append(line)
-        elif said.kind == "suppress":
-            self.suppressions[line.sequence] = Suppression(line.sequence, line.recorded, said.who, **said.body)
-        elif said.kind == "lift":
-            self._lift(line)
+        elif action.kind == "claim":
+            person = Analyst(action.who, action.body["seat"])
+            self.claims[action.account] = Claim(action.account, person, action.body["until"])
+        elif action.kind == "release":
+            self.claims.pop(action.account, None)
+        elif action.kind == "budget":
+            self.budgets.append(log_entry)
+        elif action.kind == "suppress":
+            self.suppressions[log_entry.sequence] = Suppression(
+                log_entry.sequence, log_entry.recorded, action.who, **action.body
+            )
+        elif action.kind == "lift":
+            self._lift(log_entry)
 
     def verdicts(self) -> list[Verdict]:
         """All of them; those on one transaction in the order in which they came."""
-        return [entry.verdict for said in self.said.values() for entry in said]
+        return [entry.verdict for entries in self.said.values() for entry in entries]
 
     def reach(self, reached: Reached) -> None:
         """The stream has come as far: verdicts of times up to then count now."""
@@ -124,7 +126,9 @@ class EffectiveVerdicts:
         self.version += 1
         if before.newest > reached.newest or before.ended or reached.ended:
             self.stands, self._ahead = {}, PendingVerdicts()
-            for entry in sorted((e for said in self.said.values() for e in said), key=lambda entry: entry.sequence):
+            for entry in sorted(
+                (e for entries in self.said.values() for e in entries), key=lambda entry: entry.sequence
+            ):
                 self._count(entry.verdict)
         else:
             for verdict in self._ahead.audible(reached.newest + reached.ahead):
@@ -137,11 +141,11 @@ class EffectiveVerdicts:
         else:
             self.stands.setdefault(verdict.key, EffectiveVerdict()).add(verdict, at)
 
-    def _lift(self, line: LogEntry) -> None:
-        number = line.said.body["suppression"]
+    def _lift(self, log_entry: LogEntry) -> None:
+        number = log_entry.said.body["suppression"]
         known = self.suppressions.get(number)
         if known is not None:
-            lifted = {"who": line.said.who, "recorded": line.recorded, "why": line.said.body["why"]}
+            lifted = {"who": log_entry.said.who, "recorded": log_entry.recorded, "why": log_entry.said.body["why"]}
             values = {name: getattr(known, name) for name in known.__dataclass_fields__}
             self.suppressions[number] = Suppression(**values | {"lifted": lifted})
 
@@ -168,8 +172,8 @@ class Cases:
     def refresh(self) -> EffectiveVerdicts:
         """What the audit log comes to now. It is not changed by others while :meth:`reading`."""
         with self._lock:
-            for line in self._reader.lines(after=self._standings.sequence):
-                self._standings.take(line)
+            for log_entry in self._reader.lines(after=self._standings.sequence):
+                self._standings.take(log_entry)
             return self._standings
 
     def reach(self, reached: Reached) -> None:
@@ -257,10 +261,10 @@ class Cases:
             known = math.isfinite(reached.newest)
             self.reach(replace(reached, newest=newest) if known else Reached.of(newest, Calendar()))
             for alert in alerts:
-                said = {name: alert[name] for name in ("account", "transaction")}
-                said |= {"verdict": finding, "who": person.who, "why": why}
+                given = {name: alert[name] for name in ("account", "transaction")}
+                given |= {"verdict": finding, "who": person.who, "why": why}
                 before = self._standings.stands.get((alert["account"], alert["transaction"]))
-                entry = record_verdict(self._writer, said, newest=newest, before=before)
+                entry = record_verdict(self._writer, given, newest=newest, before=before)
                 added += [] if entry is None else [entry]
             if self._send is not None:  # before anybody is told that it was recorded
                 self._send([entry.verdict for entry in added])
@@ -308,7 +312,7 @@ class Cases:
     def lines(self, after: int, limit: int) -> list[LogEntry]:
         """Entries behind a number, in order."""
         with self._lock:
-            return [line for line, _ in zip(self._reader.lines(after), range(limit), strict=False)]
+            return [log_entry for log_entry, _ in zip(self._reader.lines(after), range(limit), strict=False)]
 
     def check(self) -> LogEntry | None:
         """Verify the whole chain."""

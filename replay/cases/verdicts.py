@@ -35,16 +35,16 @@ class VerdictEntry:
     hash: str
 
     @classmethod
-    def of(cls, line: LogEntry) -> VerdictEntry:
+    def of(cls, log_entry: LogEntry) -> VerdictEntry:
         """An entry that is a verdict."""
-        said = line.said
-        verdict = Verdict(said.transaction, said.account, who=said.who, time=said.time, **said.body)
-        return cls(line.sequence, line.recorded, verdict, line.hash)
+        action = log_entry.said
+        verdict = Verdict(action.transaction, action.account, who=action.who, time=action.time, **action.body)
+        return cls(log_entry.sequence, log_entry.recorded, verdict, log_entry.hash)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; ``recorded`` is a date."""
-        line = LogEntry(self.sequence, self.recorded, _said(self.verdict), self.hash)
-        return {"sequence": self.sequence, "recorded": line.moment, **self.verdict.to_dict()}
+        log_entry = LogEntry(self.sequence, self.recorded, _said(self.verdict), self.hash)
+        return {"sequence": self.sequence, "recorded": log_entry.moment, **self.verdict.to_dict()}
 
 
 class VerdictLog(AuditLog):
@@ -60,9 +60,11 @@ class VerdictLog(AuditLog):
         """
         sound = dict.fromkeys(_sound(verdict) for verdict in verdicts)
         with self.writing():
-            said = [*map(_said, sound)]
-            known = self.known(said)
-            return [VerdictEntry.of(line) for line in self.add(each for each in said if each.row not in known)]
+            actions = [*map(_said, sound)]
+            known = self.known(actions)
+            return [
+                VerdictEntry.of(log_entry) for log_entry in self.add(each for each in actions if each.row not in known)
+            ]
 
     def entries(self, after: int = 0) -> Iterator[VerdictEntry]:
         """Verdicts behind a number, in order; each is compared with its hash as it is read."""
@@ -88,7 +90,9 @@ class VerdictLog(AuditLog):
         return reached.standing(entry.verdict for entry in self.of(account, transaction))
 
     def _entries(self, chosen: str, *values: Any) -> Iterator[VerdictEntry]:
-        return (VerdictEntry.of(line) for line in self._lines(chosen, *values) if line.said.kind == "verdict")
+        return (
+            VerdictEntry.of(log_entry) for log_entry in self._lines(chosen, *values) if log_entry.said.kind == "verdict"
+        )
 
 
 def open_beside(state: Path) -> VerdictLog | None:
@@ -137,8 +141,8 @@ def read_verdicts(
                 f"{path} has no column named {listed(missing)}: it has {listed(row.values)}. A file of verdicts has "
                 f"{', '.join(NEEDED)}, and may have why and source"
             )
-        said = {name: value for name, value in row.values.items() if name not in given or value not in (None, "")}
-        yield row, Verdict.parse({**given, **said}, calendar, row.line, latest)
+        stated = {name: value for name, value in row.values.items() if name not in given or value not in (None, "")}
+        yield row, Verdict.parse({**given, **stated}, calendar, row.line, latest)
 
 
 class PendingVerdicts:

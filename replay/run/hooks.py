@@ -39,11 +39,11 @@ BEGUN_BEHIND = "book_at_begin"
 
 
 def _last_line(state: Path | None) -> int:
-    book = None if state is None else open_beside(state)
-    if book is None:
+    audit_log = None if state is None else open_beside(state)
+    if audit_log is None:
         return 0
-    with book:
-        last = book.last()
+    with audit_log:
+        last = audit_log.last()
     return 0 if last is None else last.sequence
 
 
@@ -66,13 +66,13 @@ class BudgetChanges:
         self._seen = found
         threshold = None
         try:
-            book = open_beside(self._state)
-            if book is not None:
-                with book:
-                    for line in book.lines(after=self._read):
-                        self._read = line.sequence
-                        if line.said.kind == "budget":
-                            threshold = float(line.said.body["to"])
+            audit_log = open_beside(self._state)
+            if audit_log is not None:
+                with audit_log:
+                    for entry in audit_log.lines(after=self._read):
+                        self._read = entry.sequence
+                        if entry.said.kind == "budget":
+                            threshold = float(entry.said.body["to"])
         except StreamCcsdError as error:  # a replay goes on by the threshold it has
             log.warning("budgets that people set cannot be read: %s", error)
         return threshold
@@ -131,10 +131,10 @@ class LearningHook:
         if setup.learning is None:
             drift.recall(recording.recorded())
             return None
-        lessons = ModelUpdates(setup.learning, setup.model, setup.models, setup.state)
-        lessons.recall(recording.recorded(), drift)
-        recording.use(lessons.model)
-        return cls(lessons, recording, drift, stop)
+        updates = ModelUpdates(setup.learning, setup.model, setup.models, setup.state)
+        updates.recall(recording.recorded(), drift)
+        recording.use(updates.model)
+        return cls(updates, recording, drift, stop)
 
     def __call__(self, transaction: Transaction, flush: Callable[[], None]) -> Engine | None:
         """Another engine, if updates are due before this transaction; no more of them once somebody asked to stop."""
@@ -205,13 +205,13 @@ class BudgetHook:
         return self.recording.engine
 
 
-def all_hooks(lessons: LearningHook | None, budget: BudgetHook) -> BeforeEach:
+def all_hooks(learning: LearningHook | None, budget: BudgetHook) -> BeforeEach:
     """Whatever changes the engine between transactions; each change is made to the one that is used then."""
-    if lessons is None:
+    if learning is None:
         return budget
 
     def before(transaction: Transaction, flush: Callable[[], None]) -> Engine | None:
-        taught = lessons(transaction, flush)
-        return budget(transaction, flush) or taught
+        updated = learning(transaction, flush)
+        return budget(transaction, flush) or updated
 
     return before

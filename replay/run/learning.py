@@ -109,10 +109,10 @@ class ModelUpdates:
             self.model = self._load(self._used)
 
     def _recall_lesson(self, moment: float) -> None:
-        said = self._log.at(moment) or {}
-        self._hear(moment, said.get("heard", self._heard))
-        if "used" not in said:
-            if said or self._learner.label_buffer.has_news(moment):
+        noted = self._log.at(moment) or {}
+        self._hear(moment, noted.get("heard", self._heard))
+        if "used" not in noted:
+            if noted or self._learner.label_buffer.has_news(moment):
                 raise StreamCcsdError(
                     f"{self._log.path} does not know of the lesson at {moment!r}, which {self._state} was scored "
                     "after: put the file back, or start anew with another --state"
@@ -120,7 +120,7 @@ class ModelUpdates:
             self._learner.remember(moment)
             return
         self._learner.remember(moment)
-        self._newest, self._used, self.held = said["learnt"], said["used"], self.held + 1
+        self._newest, self._used, self.held = noted["learnt"], noted["used"], self.held + 1
         if self._learning.adapt:  # what rows say of new names depends on those that the model knew
             self._learner.take_up(self._load(self._newest))
 
@@ -181,10 +181,10 @@ class ModelUpdates:
 
     def _hear(self, moment: float, up_to: int | None) -> int:
         """Take in verdicts known by this moment; of the audit log, entries up to a number. Returns how many."""
-        book = None if self._state is None else open_beside(self._state)
-        if book is not None:
-            with book:
-                for entry in book.entries(after=self._heard):
+        audit_log = None if self._state is None else open_beside(self._state)
+        if audit_log is not None:
+            with audit_log:
+                for entry in audit_log.entries(after=self._heard):
                     if up_to is not None and entry.sequence > up_to:
                         break
                     self._pending.add([entry.verdict])
@@ -224,8 +224,8 @@ class _LessonLog:
 
     def _keep(self, line: bytes) -> None:
         try:
-            said = json.loads(line)
-            self._lines[said["moment"]] = said
+            noted = json.loads(line)
+            self._lines[noted["moment"]] = noted
         except (ValueError, KeyError, TypeError) as error:
             raise StreamCcsdError(
                 f"{self.path} is damaged at byte {self._whole:,}: put it back as it was, or start anew with another "
@@ -236,9 +236,9 @@ class _LessonLog:
     def at(self, moment: float) -> dict[str, Any] | None:
         return self._lines.get(moment)
 
-    def add(self, said: dict[str, Any]) -> None:
-        line = json.dumps(said).encode() + b"\n"
-        self._lines[said["moment"]] = said
+    def add(self, noted: dict[str, Any]) -> None:
+        line = json.dumps(noted).encode() + b"\n"
+        self._lines[noted["moment"]] = noted
         if self.path is None:
             return
         try:

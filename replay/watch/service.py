@@ -91,19 +91,19 @@ class PageService:
     def since(self, position: int, sequence: int, limit: int) -> Since:
         """Alerts and entries of the audit log behind a place, in order; see the protocol."""
         known = self._known()
-        with known.looking() as standings:
+        with known.looking() as effective:
             rows = self._follower.alerts.rows
             start = _first_behind(rows, position)
-            newest = self._follower.alerts.position, standings.sequence
-            if len(rows) - start > _MOST_MISSED or standings.sequence - sequence > _MOST_MISSED:
+            newest = self._follower.alerts.position, effective.sequence
+            if len(rows) - start > _MOST_MISSED or effective.sequence - sequence > _MOST_MISSED:
                 return Since([], [], *newest, True)
-            alerts = [known.shown(row, standings) for row in rows[start : start + limit]]
-        lines = self._desk.lines(sequence, limit)
+            alerts = [known.shown(row, effective) for row in rows[start : start + limit]]
+        entries = self._desk.lines(sequence, limit)
         return Since(
             alerts,
-            [shown(line, self.calendar) for line in lines],
+            [shown(entry, self.calendar) for entry in entries],
             alerts[-1]["position"] if alerts else position,
-            lines[-1].sequence if lines else sequence,
+            entries[-1].sequence if entries else sequence,
             False,
         )
 

@@ -21,8 +21,8 @@ def verdict(time, transaction="x", account="C1", who="ann"):
     return Verdict(transaction, account, "fraud", who, time)
 
 
-def places(lesson):
-    return [(r["time"], r["partition"], r["position"]) for r in lesson.scores]
+def places(update):
+    return [(r["time"], r["partition"], r["position"]) for r in update.scores]
 
 
 def test_a_lesson_waits_until_every_partition_has_come_as_far():
@@ -35,9 +35,9 @@ def test_a_lesson_waits_until_every_partition_has_come_as_far():
     assert watermark.next(50.0) is None
     watermark.enter_score(51.0, 1, score(9.0, 1, 10))
     watermark.enter_score(52.0, 1, score(25.0, 1, 11))
-    lesson = watermark.next(52.5)
-    assert lesson.moment == 10.0
-    assert places(lesson) == [(3.0, 1, 9), (9.0, 0, 5), (9.0, 1, 10)]  # by time, then by place
+    update = watermark.next(52.5)
+    assert update.moment == 10.0
+    assert places(update) == [(3.0, 1, 9), (9.0, 0, 5), (9.0, 1, 10)]  # by time, then by place
     assert watermark.next(53.0) is None  # the first partition is at 10
     watermark.enter_score(54.0, 0, score(20.0, 0, 7))
     assert places(watermark.next(55.0)) == [(10.0, 0, 6)]
@@ -64,8 +64,8 @@ def test_copies_count_once():
     assert not watermark.enter_verdict(verdict(4.0))
     assert watermark.enter_verdict(verdict(4.0, who="bob"))
     watermark.enter_score(2.0, 0, score(10.0, 0, 1))
-    lesson = watermark.next(3.0)
-    assert (len(lesson.scores), [v.who for v in lesson.verdicts]) == (1, ["ann", "bob"])
+    update = watermark.next(3.0)
+    assert (len(update.scores), [v.who for v in update.verdicts]) == (1, ["ann", "bob"])
     assert not watermark.enter_score(4.0, 0, score(3.0, 0, 0))
     assert not watermark.enter_verdict(verdict(4.0))
 
@@ -116,8 +116,8 @@ def lessons_of(logs, chunks, idle):
 
     def go_on(reached):
         for arrival in arrivals.until(reached):
-            while (lesson := watermark.next(arrival.time)) is not None:
-                found.append(lesson)
+            while (update := watermark.next(arrival.time)) is not None:
+                found.append(update)
             if isinstance(arrival.found, Verdict):
                 watermark.enter_verdict(arrival.found)
             else:
@@ -131,7 +131,7 @@ def lessons_of(logs, chunks, idle):
         read[place] += size
         go_on(arrivals.reached({p: inf for p, log in logs.items() if read[p] >= len(log)}))
     assert not len(arrivals)
-    return [(lesson.moment, places(lesson), lesson.verdicts) for lesson in found]
+    return [(update.moment, places(update), update.verdicts) for update in found]
 
 
 def test_however_topics_are_read_the_lessons_are_the_same():

@@ -164,7 +164,7 @@ def test_the_paper_score_is_the_naive_one(data, stride):
     histories = [data.history(rows[a][:40]) for a in accounts[:6]]
     windows = library_windows(histories[1:], settings)
     index = build_index(windows, settings, 3.0)
-    law = build_change_density(index, settings, 1.0)
+    density = build_change_density(index, settings, 1.0)
     mine = histories[0]
     ref = [
         naive.window_score(
@@ -180,7 +180,9 @@ def test_the_paper_score_is_the_naive_one(data, stride):
         )
         for end in range(settings.window - 1, len(mine.amounts), stride)
     ]
-    assert highest_score(index, law, mine, stride, settings.local_history) == pytest.approx(np.nanmax(ref), abs=1e-9)
+    assert highest_score(index, density, mine, stride, settings.local_history) == pytest.approx(
+        np.nanmax(ref), abs=1e-9
+    )
 
 
 def test_paper_protocol(data):

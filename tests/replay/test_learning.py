@@ -136,7 +136,7 @@ def test_killed_twenty_times(town_file, town_folder, tmp_path):
         "--model",
         town_folder,
     ]
-    chance, kills, reached, lessons = random.Random(5), 0, set(), set()
+    chance, kills, reached, updates = random.Random(5), 0, set(), set()
     for name in ("warm", "whole", "killed"):
         (tmp_path / name).mkdir()
     nursery = Nursery(town_folder, tmp_path / "warm")
@@ -159,12 +159,12 @@ def test_killed_twenty_times(town_file, town_folder, tmp_path):
         assert nursery.ended() == -signal.SIGKILL, (tmp_path / "warm" / "errors").read_text()
         kills += 1
         reached.add(position(state))
-        lessons.add(len(log(folder)) if (folder / "replay.db.lessons").exists() else 0)
+        updates.add(len(log(folder)) if (folder / "replay.db.lessons").exists() else 0)
     nursery.start(*command(folder), "--resume")
     assert nursery.ended() == 0, (tmp_path / "warm" / "errors").read_text()
     nursery.close()
     assert len(reached) > 15
-    assert len(lessons) > 3  # the model was updated between the kills
+    assert len(updates) > 3  # the model was updated between the kills
     assert left(folder) == left(tmp_path / "whole")
     assert len(Registry(folder / "replay.db.models").names()) > 5
 
@@ -228,8 +228,8 @@ def test_verdicts_recorded_while_it_is_stopped_are_heard_by_the_next_lesson(begi
     a, b = tmp_path / "a", tmp_path / "b"
     begin(a, fraud={}).run(stop=StopAfter(1500), batch=100)
     stopped = max(log(a))
-    with VerdictLog.create(audit_log_beside(a / "replay.db")) as book:
-        book.append(said(stream, stopped, 25))
+    with VerdictLog.create(audit_log_beside(a / "replay.db")) as audit_log:
+        audit_log.append(said(stream, stopped, 25))
     shutil.copytree(a, b)
     begin(a, fraud={}, resume=True).run()
     for looks in (150, 333, 500):
@@ -268,8 +268,8 @@ def test_a_repeated_lesson_hears_what_it_heard(begin, stream, whole, tmp_path, m
     monkeypatch.undo()
     again = max(log(tmp_path))
     assert log(tmp_path)[again] == {"moment": again, "heard": 0}
-    with VerdictLog.create(audit_log_beside(tmp_path / "replay.db")) as book:
-        book.append([replace(v, verdict="normal") for v in said(stream, again, 10)])
+    with VerdictLog.create(audit_log_beside(tmp_path / "replay.db")) as audit_log:
+        audit_log.append([replace(v, verdict="normal") for v in said(stream, again, 10)])
     begin(tmp_path, resume=True).run()
     undisturbed, models = log(whole[0]), Registry(tmp_path / "replay.db.models").names()
     assert log(tmp_path)[again] == undisturbed[again]  # the same model, though there was more to be heard
@@ -350,12 +350,12 @@ def test_adapting_alone(begin, tmp_path):
 
 def test_what_is_gone_or_damaged_is_said(begin, stream, tmp_path):
     begin(tmp_path).run(stop=StopAfter(1500), batch=100)
-    path, book = tmp_path / "replay.db.lessons", audit_log_beside(tmp_path / "replay.db")
+    path, audit_log = tmp_path / "replay.db.lessons", audit_log_beside(tmp_path / "replay.db")
     good = path.read_bytes()
-    with VerdictLog.create(book) as entries:
+    with VerdictLog.create(audit_log) as entries:
         entries.append(said(stream, max(log(tmp_path)), 4))
     begin(tmp_path, resume=True).run(stop=StopAfter(600), batch=100)
-    book.rename(tmp_path / "away")
+    audit_log.rename(tmp_path / "away")
     with pytest.raises(
         StreamCcsdError, match=r"heard 4 verdicts of which 0 are there: put .*replay\.db\.verdicts back"
     ):

@@ -142,8 +142,8 @@ _QUIET = 10.0
 class Follower:
     """What is known by now. ``lock`` is held while it is looked at or changed."""
 
-    def __init__(self, reader: StateReader, desk: Cases) -> None:
-        self._reader, self._desk = reader, desk
+    def __init__(self, reader: StateReader, cases: Cases) -> None:
+        self._reader, self._desk = reader, cases
         self.lock = threading.RLock()
         self.alerts, self.minutes = AlertIndex(), MinuteCounts()
         self.scores = ScoreIndex(float(reader.facts["threshold"]))

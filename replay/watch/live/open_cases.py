@@ -31,7 +31,7 @@ class Stream(Protocol):
     def looking(self) -> AbstractContextManager[EffectiveVerdicts]:
         """Nothing changes meanwhile."""
 
-    def active(self, standings: EffectiveVerdicts) -> list[Suppression]:
+    def active(self, effective: EffectiveVerdicts) -> list[Suppression]:
         """Suppressions that nobody lifted."""
 
 
@@ -79,20 +79,20 @@ class OpenCases:
 
     def of(self, known: Stream) -> OpenAlert:
         """As of now."""
-        with known.looking() as standings:
+        with known.looking() as effective:
             threshold = known.threshold
 
             def make() -> OpenAlert:
-                rows, judged = known.follower.alerts.rows, standings.stands
+                rows, judged = known.follower.alerts.rows, effective.stands
                 left = (row for row in rows if (row["account"], row["transaction"]) not in judged)
-                return _opened(left, known.active(standings), threshold)
+                return _opened(left, known.active(effective), threshold)
 
             return self.made("open", known, make, threshold)
 
     def made(self, name: str, known: Stream, make: Callable[[], Made], *further: Any) -> Made:
         """What ``make`` gives, made anew if an alert, an entry of the audit log or something further is new."""
-        with known.looking() as standings:
-            of = (known.follower.alerts.version, standings.version, *further)
+        with known.looking() as effective:
+            of = (known.follower.alerts.version, effective.version, *further)
             if name not in self._made or self._made[name][0] != of:
                 self._made[name] = of, make()
             found: Made = self._made[name][1]

@@ -106,17 +106,17 @@ class ViewContext:
     @contextmanager
     def looking(self) -> Iterator[EffectiveVerdicts]:
         """The live index does not change meanwhile."""
-        with self.follower.lock, self.desk.reading() as standings:
-            yield standings
+        with self.follower.lock, self.desk.reading() as effective:
+            yield effective
 
     @property
     def threshold(self) -> float:
         """The budget that holds: the newest that was set, else the replay's own."""
         notes = self.follower.notes
         begun = notes.get(BEGUN_BEHIND, 0)  # an audit log may hold budgets of an older replay
-        for line in reversed(self.desk.refresh().budgets):
-            if line.sequence > begun:
-                return float(line.said.body["to"])
+        for entry in reversed(self.desk.refresh().budgets):
+            if entry.sequence > begun:
+                return float(entry.said.body["to"])
         return float(notes.get("threshold") or self.reader.facts["threshold"])
 
     def when(self, time: float | None) -> str | None:
@@ -128,13 +128,13 @@ class ViewContext:
         length = self.calendar.of_days(number)
         return number if length is None else length
 
-    def active(self, standings: EffectiveVerdicts) -> list[Suppression]:
+    def active(self, effective: EffectiveVerdicts) -> list[Suppression]:
         """Suppressions that nobody lifted."""
-        return [each for each in standings.suppressions.values() if each.lifted is None]
+        return [each for each in effective.suppressions.values() if each.lifted is None]
 
-    def shown(self, row: Record, standings: EffectiveVerdicts, hidden: bool = False) -> Record:
+    def shown(self, row: Record, effective: EffectiveVerdicts, hidden: bool = False) -> Record:
         """An alert in short as every list of them shows it."""
-        stands = standings.stands.get((row["account"], row["transaction"]))
+        stands = effective.stands.get((row["account"], row["transaction"]))
         own = {name: value for name, value in row.items() if name not in ("terms", "best_term", "model")}
         return own | {"when": self.when(row["time"])} | verdict_of(stands) | {"suppressed": hidden}
 

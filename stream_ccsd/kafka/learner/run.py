@@ -318,8 +318,8 @@ class _Learning:
                 log.warning("scores that nothing can be learnt from: start workers with --learning")
 
     async def _hold(self, now: float) -> None:
-        while not self._asked.is_set() and (lesson := self._watermark.next(now)) is not None:
-            await asyncio.to_thread(self._folder.hold, lesson)
+        while not self._asked.is_set() and (update := self._watermark.next(now)) is not None:
+            await asyncio.to_thread(self._folder.hold, update)
 
     def _readiness(self) -> tuple[bool, dict[str, Any]]:
         ready = self._answered and self._caught_up
