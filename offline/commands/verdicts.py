@@ -106,7 +106,7 @@ def refuse_others(options: Any, late: LateVerdictOptions, protocols: list[str]) 
 
 
 def chosen_plan(options: Any, late: LateVerdictOptions, seeds: list[int]) -> Callable[[Calendar], Any]:
-    """What is to be run, once a calendar says how long a day is; mistakes are told before anything is read."""
+    """What is to be run, once a calendar says how long a day is; mistakes are reported before anything is read."""
     from offline.fraud.investigators import Mistakes
     from offline.fraud.verdicts import PEERS, Plan
 

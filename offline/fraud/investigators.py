@@ -70,7 +70,7 @@ class Mistakes:
     seed: int = 0
 
     def by_row(self, days: Days) -> tuple[AnyArray, AnyArray]:
-        """Which labels are told wrong when they come late, and which when a person looked.
+        """Which labels are wrong when they come late, and which when a person looked.
 
         Late labels speak of frauds, silence is normal: so that ``share`` of what is said is wrong, as many frauds are
         called normal as normal ones are called fraud.
@@ -102,7 +102,7 @@ class DayWorked:
 class Investigators:
     """Answers come ``delay`` after a transaction, or, where a queue chose its card, at the end of its day.
 
-    What is true stays in here: others are told what has come up to a moment, and no more.
+    What is true stays in here: others learn what has come up to a moment, and no more.
     """
 
     days: Days

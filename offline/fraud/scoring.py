@@ -166,7 +166,7 @@ class LearningScorer(EngineScorer):
         edges = [0, *(np.flatnonzero(np.diff(turn)) + 1).tolist(), len(turn)]
         scores = []
         for begin, end in pairwise(edges):
-            self._lessons_before(float(self.days.time[rows.start + begin]))
+            self._updates_before(float(self.days.time[rows.start + begin]))
             for results in self._results(slice(rows.start + begin, rows.start + end)):
                 scores.append(_alert_scores(results))
                 self._see(results)
@@ -177,7 +177,7 @@ class LearningScorer(EngineScorer):
         code = self.learner.model.codes
         return self.learner.worth(np.array([code(t.merchant) for t in self.days.data.transactions[rows]], np.uint64))
 
-    def _lessons_before(self, moment: float) -> None:
+    def _updates_before(self, moment: float) -> None:
         if moment > self.engine.model.latest_time:  # a mistake, which the engine refuses: no years of updates before it
             return
         while (due := self.learner.due(moment)) is not None:

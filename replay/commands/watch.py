@@ -261,7 +261,7 @@ def _wait(state: Path, stop: Callable[[], bool], check: Callable[[], None] = lam
 
 
 def _report(demo: Any, stop: Callable[[], bool]) -> None:
-    """Say so if the replay breaks off while it is watched; what there is stays to be seen."""
+    """Report it if the replay breaks off while a page follows it; what there is stays to be seen."""
     while not stop():
         try:
             demo.check()

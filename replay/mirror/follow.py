@@ -261,7 +261,7 @@ class Following:
                 self._file.write([Arrival(bad.stamp, letter=letter)], self._notes("following"))
 
     def _has_news(self) -> bool:
-        """Whether something else than arrivals has changed since it was last told, a second ago or more."""
+        """Whether something else than arrivals has changed since it was last written, a second ago or more."""
         return time.monotonic() - self._told > 1.0 and self._notes("following") != self._without_kept()
 
     # What is said about it

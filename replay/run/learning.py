@@ -100,7 +100,7 @@ class ModelUpdates:
                 while (moment := self._learner.due(time)) is not None:
                     see(scores.slice(start, i - start))
                     start = i
-                    self._recall_lesson(moment)
+                    self._recall_update(moment)
                     if beside is not None:
                         beside.hear(self.judged)
             see(scores.slice(start))
@@ -108,7 +108,7 @@ class ModelUpdates:
             self._learner.take_up(self._load(self._newest))
             self.model = self._load(self._used)
 
-    def _recall_lesson(self, moment: float) -> None:
+    def _recall_update(self, moment: float) -> None:
         noted = self._log.at(moment) or {}
         self._hear(moment, noted.get("heard", self._heard))
         if "used" not in noted:

@@ -27,7 +27,7 @@ _ALL_EVERY = 25
 
 
 class GarbageControl:
-    """Inside it, only :meth:`between_batches` looks."""
+    """Control of the garbage collector: inside it, only :meth:`between_batches` looks."""
 
     def __init__(self) -> None:
         self._was_enabled = False
@@ -63,7 +63,7 @@ _RECENT = 500
 _ALONE = 5  # transactions of a batch that go alone
 # With a pace, a transaction waits at most this long for others to be recorded with.
 _LONGEST_WAIT = 0.05
-_SLEEP = 0.2  # so that a wish to stop is heard soon
+_SLEEP = 0.2  # so that a request to stop takes effect soon
 
 Recorder = Callable[[BatchOutput], None]
 BeforeEach = Callable[[Transaction, Callable[[], None]], Engine | None]
@@ -78,7 +78,7 @@ class Stop(Protocol):
 
 @dataclass
 class StreamClock:
-    """Where the time of a replay went; latencies are of single events, some of each batch."""
+    """Clock of a replay: where its time went; latencies are of single events, some of each batch."""
 
     events: int = 0
     seconds: float = 0.0

@@ -103,7 +103,7 @@ class OutputFiles:
             self._scores.write_table(table, row_group_size=_GROUP)
 
     def _give_up(self, error: BaseException) -> None:
-        """What is not whole goes; the error at hand is the one to be told, and nothing is left to close."""
+        """What is not whole goes; the error at hand is the one to report, and nothing is left to close."""
         self._waiting, self._rows = [], 0
         with suppress(OSError, ValueError, pa.ArrowException):
             self._open.close()

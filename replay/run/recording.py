@@ -37,7 +37,7 @@ from stream_ccsd.transaction import Status
 
 @dataclass
 class RunStatus:
-    """What there is to say; ``notes`` is the dict that a state file keeps."""
+    """The status of a run; ``notes`` is the dict that a state file keeps."""
 
     notes: dict[str, Any]
     source: str

@@ -57,7 +57,7 @@ class Session(Setup):
             if progress:
                 progress(now, batch_output)
 
-        challenger = self._rival()
+        challenger = self._resumed_challenger()
         self._forget_older()
         recording = recording_of(self)
         beside: Recording | None = None
@@ -119,7 +119,7 @@ class Session(Setup):
             check_free(self.state)
         forget_updates(self.models, self.state)
 
-    def _rival(self) -> Session | None:
+    def _resumed_challenger(self) -> Session | None:
         """The challenger, resumed if it was begun; a new one whose place is taken is refused before there is work."""
         if self.challenger is None or self.challenger.state is None:
             return self.challenger

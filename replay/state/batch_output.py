@@ -30,7 +30,7 @@ def dead_letter(item: Item, why: Refusal) -> DeadLetter:
 
 @dataclass(frozen=True, eq=False)
 class BatchOutput:
-    """Everything a batch brought; a resumed replay goes on behind ``reached``."""
+    """All output of a batch; a resumed replay goes on behind ``reached``."""
 
     reached: Position
     scores: pa.RecordBatch

@@ -55,7 +55,7 @@ class Watchable(Protocol):
     def since(self, position: int, sequence: int, limit: int) -> Since | tuple[Any, ...]:
         """At most ``limit`` alerts behind the position and as many entries behind the sequence number.
 
-        Where there are more, the place that is given back is that of the last one told, so that asking again from
+        Where there are more, the place that is given back is that of the last one sent, so that asking again from
         there goes on.
         """
 
@@ -73,7 +73,7 @@ class Watchable(Protocol):
         """Assign the best free case; None where all are claimed. The case has at least its ``account``."""
 
     def claim(self, account: str, who: str, seat: str) -> None:
-        """Claim one case; raises ``TakenError`` where another seat holds it."""
+        """Claim one case; raises ``TakenError`` where another browser session holds it."""
 
     def release(self, account: str, who: str, seat: str) -> None:
         """Give a claim back."""

@@ -26,7 +26,7 @@ from stream_ccsd.errors import StreamCcsdError
 _VIEWS: dict[str, Callable[[ViewContext, Mapping[str, str]], dict[str, Any]]] = {
     **{"now": now, "queue": queue, "account": account, "tune": tune, "model": model, "audit": audit}
 }
-# News that a reader may have missed and is still told one by one.
+# News that a reader may have missed and is still sent one by one.
 _MOST_MISSED = 500
 # Nats that no budget needs: one in 10^17.
 _HIGHEST = 40.0

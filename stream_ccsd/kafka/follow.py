@@ -175,7 +175,7 @@ class Progress:
         return {place for place, _, _ in self._passed}
 
     def lost(self, beginnings: Mapping[Place, int]) -> dict[Place, int]:
-        """How many messages were deleted in front of us, by the first offsets there are; each is told once."""
+        """How many messages were deleted in front of us, by the first offsets there are; each is reported once."""
         found: dict[Place, int] = {}
         for place, first, end in self._passed:
             end = min(end, beginnings.get(place, 0))

@@ -74,7 +74,7 @@ def undisturbed(model, updates, tmp_path_factory):
     return names
 
 
-def test_a_score_off_a_topic_teaches_what_its_result_does(model, scored):
+def test_a_score_off_a_topic_is_learnt_from_as_its_result_is(model, scored):
     _, results, records = scored
     seen, read = Features.of(results, model), Features.of_records(records, model)
     for column in fields(Features):
@@ -94,7 +94,7 @@ def test_the_folder_holds_what_a_learner_in_one_process_makes(model, scored, upd
     assert undisturbed == [f"{number:04d}-{version}" for number, version in enumerate(known, 1)]
 
 
-def test_begun_anew_before_every_lesson_the_same_models_come_out(model, updates, undisturbed, tmp_path):
+def test_begun_anew_before_every_update_the_same_models_come_out(model, updates, undisturbed, tmp_path):
     for count in range(len(updates) + 1):
         learning = begin(model, tmp_path / "versions")
         for update in updates[:count]:
@@ -144,7 +144,7 @@ def test_schedules_in_words():
 
 
 def test_learners_that_differ_never_put_an_older_moment_in_front(model, updates, tmp_path):
-    """Two that hear other things, as two that add up in another order: one line of models, which all go on from."""
+    """Learners of other verdicts, as those that add up in another order: one line of models, which all go on from."""
     versions = Registry(tmp_path / "versions")
     quick = begin(model, versions.folder)
     slow = UpdateFolder(versions.folder, first_model(versions.folder), SCHEDULE, LearnerMetrics())

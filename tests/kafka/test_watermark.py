@@ -25,7 +25,7 @@ def places(update):
     return [(r["time"], r["partition"], r["position"]) for r in update.scores]
 
 
-def test_a_lesson_waits_until_every_partition_has_come_as_far():
+def test_a_model_update_waits_until_every_partition_has_come_as_far():
     watermark = Watermark(SCHEDULE, idle=100.0)
     assert watermark.next(0.0) is None
     watermark.enter_score(1.0, 0, score(9.0, 0, 5))
@@ -44,7 +44,7 @@ def test_a_lesson_waits_until_every_partition_has_come_as_far():
     assert watermark.pending == 2
 
 
-def test_an_idle_partition_is_given_up_and_what_comes_late_is_for_the_next_lesson():
+def test_an_idle_partition_is_given_up_and_what_comes_late_is_for_the_next_update():
     watermark = Watermark(SCHEDULE, idle=100.0)
     watermark.enter_score(1.0, 1, score(3.0, 1, 0))
     watermark.enter_score(2.0, 0, score(11.0, 0, 0))
@@ -109,7 +109,7 @@ def test_scores_of_a_model_that_does_not_learn_tell_the_time_and_nothing_else():
     assert watermark.next(3.0).scores == []
 
 
-def lessons_of(logs, chunks, idle):
+def updates_of(logs, chunks, idle):
     """Model updates of topics that are read in chunks, to the end: as a learner does that reads what is there."""
     arrivals, watermark, found = EventTimeMerge(logs), Watermark(SCHEDULE, idle), []
     read = dict.fromkeys(logs, 0)
@@ -134,7 +134,7 @@ def lessons_of(logs, chunks, idle):
     return [(update.moment, places(update), update.verdicts) for update in found]
 
 
-def test_however_topics_are_read_the_lessons_are_the_same():
+def test_however_topics_are_read_the_model_updates_are_the_same():
     """Times that jump back, partitions that pause for longer than anybody waits, verdicts that are late."""
     chance = random.Random(3)
     logs = {}
@@ -147,7 +147,7 @@ def test_however_topics_are_read_the_lessons_are_the_same():
         logs["scores", partition] = log
     when = sorted(chance.uniform(0, 200) for _ in range(80))
     logs["verdicts", 0] = [(now, verdict(chance.uniform(0, now), str(i))) for i, now in enumerate(when)]
-    first, *others = [lessons_of(logs, random.Random(seed), idle=30.0) for seed in range(8)]
+    first, *others = [updates_of(logs, random.Random(seed), idle=30.0) for seed in range(8)]
     assert len(first) > 5
     assert sum(len(scores) for _, scores, _ in first) > 300
     assert all(other == first for other in others)

@@ -104,7 +104,7 @@ def test_a_stream_that_does_not_reach_the_handbooks_days_is_refused(days):
         verdicts.tested_rows(days)
 
 
-# --- the queue and the desk -------------------------------------------------------------------------------------
+# --- the queue and the investigators ----------------------------------------------------------------------------
 
 
 def test_found_cards_leave_the_queue_for_two_weeks():
@@ -304,7 +304,7 @@ def test_a_run_without_baselines_is_judged_by_week(data):
 
 
 @pytest.fixture(scope="module")
-def town_file(tmp_path_factory):
+def population_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("town") / "town.csv"
     write_simulated(Population(50, 60, fraud_share=0.4, seed=4), path)
     return path
@@ -326,10 +326,10 @@ def run_command(path, *arguments):
     return CliRunner().invoke(app, [*given, *arguments])
 
 
-def test_the_command_writes_what_programs_read(town_file, tmp_path, monkeypatch):
+def test_the_command_writes_what_programs_read(population_file, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     arguments = ["--delay", "5d", "--budget", "5/day", "--label-delay", "15d", "--field", "country:category"]
-    done = run_command(town_file, *arguments, "--days", "31-50", "--json", "-")
+    done = run_command(population_file, *arguments, "--days", "31-50", "--json", "-")
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     assert result["protocol"] == "verdicts"
@@ -347,7 +347,7 @@ def test_the_command_writes_what_programs_read(town_file, tmp_path, monkeypatch)
         assert run["learner"]["verdicts"]["fraud"] > 0
     kept = sorted((tmp_path / "stream-ccsd").iterdir())
     assert len(kept) == 4
-    shown = run_command(town_file, *arguments)
+    shown = run_command(population_file, *arguments)
     assert shown.exit_code == 0, shown.output
     assert sorted((tmp_path / "stream-ccsd").iterdir()) == kept
     for word in ("learnt", "label-free", "boosting", "alerted: 5 cards a day looked at", "by week"):
@@ -374,8 +374,8 @@ def test_the_command_writes_what_programs_read(town_file, tmp_path, monkeypatch)
         (["--time-unit", "number", "--delay", "7d"], "have no unit"),
     ],
 )
-def test_mistakes_are_explained(town_file, arguments, message):
-    done = run_command(town_file, *arguments)
+def test_mistakes_are_explained(population_file, arguments, message):
+    done = run_command(population_file, *arguments)
     assert done.exit_code != 0
     assert message in " ".join((done.output + str(done.exception)).split())
 

@@ -109,7 +109,7 @@ def test_take_gives_the_first_that_is_free_and_the_same_to_who_asks_twice(cases)
     assert cases.take([], ANN) is None
 
 
-def test_people_at_four_desks_never_hold_one_account(tmp_path):
+def test_people_in_four_browsers_never_hold_one_account(tmp_path):
     accounts = [f"C{i}" for i in range(3)]
     several = [Cases(tmp_path / "book") for _ in range(4)]  # as in four processes: each has its own connection
 
@@ -139,7 +139,7 @@ def test_people_at_four_desks_never_hold_one_account(tmp_path):
         each.close()
 
 
-def test_judging_a_case_is_all_or_nothing_and_ends_the_claim(cases, records):
+def test_verdicts_on_a_case_are_all_or_nothing_and_end_the_claim(cases, records):
     alerts = records.highest_alerts(3)
     account = alerts[0]["account"]
     cases.claim(account, ANN)

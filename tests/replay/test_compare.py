@@ -235,7 +235,7 @@ def test_changes_for_other_programs(place, tmp_path):
     assert len(run(*champion, "--format", "csv").stdout.splitlines()) == len(found) + 1
 
 
-def test_verdicts_of_the_book_beside_the_champion(place, tmp_path):
+def test_verdicts_of_the_audit_log_beside_the_champion(place, tmp_path):
     """Once there is one, it is what counts; alerts that nobody judged are said to be so."""
     for name in ("replay.db", "replay.db.challenger"):
         shutil.copy(place / name, tmp_path / name)

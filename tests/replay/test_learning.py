@@ -42,7 +42,7 @@ def no_pictures(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def town_file(stream, tmp_path_factory):
+def population_file(stream, tmp_path_factory):
     path = tmp_path_factory.mktemp("town") / "town.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -55,7 +55,7 @@ def town_file(stream, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def town_folder(population_model, tmp_path_factory):
+def population_folder(population_model, tmp_path_factory):
     return population_model.save(tmp_path_factory.mktemp("models") / "town")
 
 
@@ -123,7 +123,7 @@ class Nursery:
         self._errors.close()
 
 
-def test_killed_twenty_times(town_file, town_folder, tmp_path):
+def test_killed_twenty_times(population_file, population_folder, tmp_path):
     options = [
         "--learn",
         "4d",
@@ -132,44 +132,44 @@ def test_killed_twenty_times(town_file, town_folder, tmp_path):
         "--verdicts-from",
         "fraud",
         "--data",
-        town_file,
+        population_file,
         "--model",
-        town_folder,
+        population_folder,
     ]
     chance, kills, reached, updates = random.Random(5), 0, set(), set()
     for name in ("warm", "whole", "killed"):
         (tmp_path / name).mkdir()
-    nursery = Nursery(town_folder, tmp_path / "warm")
+    quick_start = Nursery(population_folder, tmp_path / "warm")
 
     def command(folder):
         return ["replay", *options, "--out", folder / "out", "--state", folder / "replay.db"]
 
-    nursery.start(*command(tmp_path / "whole"))
-    assert nursery.ended() == 0, (tmp_path / "warm" / "errors").read_text()
+    quick_start.start(*command(tmp_path / "whole"))
+    assert quick_start.ended() == 0, (tmp_path / "warm" / "errors").read_text()
     folder = tmp_path / "killed"
     state = folder / "replay.db"
     while kills < 20:
         more = ["--resume"] if state.exists() else []
         before, deadline = position(state), time.monotonic() + 60
-        child = nursery.start(*command(folder), "--speed", "500", *more)
+        child = quick_start.start(*command(folder), "--speed", "500", *more)
         while position(state) == before and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(chance.uniform(0.0, 0.25))
         os.kill(child, signal.SIGKILL)
-        assert nursery.ended() == -signal.SIGKILL, (tmp_path / "warm" / "errors").read_text()
+        assert quick_start.ended() == -signal.SIGKILL, (tmp_path / "warm" / "errors").read_text()
         kills += 1
         reached.add(position(state))
         updates.add(len(log(folder)) if (folder / "replay.db.lessons").exists() else 0)
-    nursery.start(*command(folder), "--resume")
-    assert nursery.ended() == 0, (tmp_path / "warm" / "errors").read_text()
-    nursery.close()
+    quick_start.start(*command(folder), "--resume")
+    assert quick_start.ended() == 0, (tmp_path / "warm" / "errors").read_text()
+    quick_start.close()
     assert len(reached) > 15
     assert len(updates) > 3  # the model was updated between the kills
     assert left(folder) == left(tmp_path / "whole")
     assert len(Registry(folder / "replay.db.models").names()) > 5
 
 
-def test_lessons_change_scores_and_say_what_they_learnt(whole, begin, tmp_path):
+def test_model_updates_change_scores_and_say_what_they_learnt(whole, begin, tmp_path):
     folder, summary = whole
     plain = begin(tmp_path, learning=None).run()
     assert plain["lessons"] is None
@@ -224,7 +224,7 @@ def said(stream, moment, count, who="ann"):
     return [Verdict(t.id, t.account, "fraud", who, moment) for t in frauds[:count]]
 
 
-def test_verdicts_recorded_while_it_is_stopped_are_heard_by_the_next_lesson(begin, stream, tmp_path):
+def test_the_next_update_learns_from_verdicts_recorded_while_it_is_stopped(begin, stream, tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
     begin(a, fraud={}).run(stop=StopAfter(1500), batch=100)
     stopped = max(log(a))
@@ -261,7 +261,7 @@ def killed_at(monkeypatch, owner, name, call):
     monkeypatch.setattr(owner, name, dying)
 
 
-def test_a_repeated_lesson_hears_what_it_heard(begin, stream, whole, tmp_path, monkeypatch):
+def test_a_repeated_update_learns_from_the_same_verdicts(begin, stream, whole, tmp_path, monkeypatch):
     killed_at(monkeypatch, Registry, "add", 3)
     with pytest.raises(GoneError):
         begin(tmp_path).run()
@@ -272,13 +272,13 @@ def test_a_repeated_lesson_hears_what_it_heard(begin, stream, whole, tmp_path, m
         audit_log.append([replace(v, verdict="normal") for v in said(stream, again, 10)])
     begin(tmp_path, resume=True).run()
     undisturbed, models = log(whole[0]), Registry(tmp_path / "replay.db.models").names()
-    assert log(tmp_path)[again] == undisturbed[again]  # the same model, though there was more to be heard
+    assert log(tmp_path)[again] == undisturbed[again]  # the same model, though there were more verdicts by then
     assert models[:3] == Registry(whole[0] / "replay.db.models").names()[:3]
     assert log(tmp_path)[again + LEARNING.every]["heard"] == 10
     assert len(models) == len(Registry(whole[0] / "replay.db.models").names())  # none is left over
 
 
-def test_a_repeated_lesson_uses_what_it_used(begin, whole, tmp_path, monkeypatch):
+def test_a_repeated_update_uses_the_same_model(begin, whole, tmp_path, monkeypatch):
     killed_at(monkeypatch, StateFile, "record", 10)
     with pytest.raises(GoneError):
         begin(tmp_path).run()
@@ -295,7 +295,7 @@ def test_a_repeated_lesson_uses_what_it_used(begin, whole, tmp_path, monkeypatch
     assert log(tmp_path) == log(whole[0])
 
 
-def test_a_pinned_version_scores_from_the_next_lesson_on_while_learning_goes_on(begin, whole, tmp_path):
+def test_a_pinned_version_scores_from_the_next_update_on_while_learning_goes_on(begin, whole, tmp_path):
     def alerts(folder, after):
         lines = map(json.loads, (folder / "out" / "alerts.jsonl").read_text().splitlines())
         return {alert["model"] for alert in lines if alert["time"] >= after}
@@ -413,13 +413,13 @@ def run(*arguments, code=0):
     return done
 
 
-def test_a_file_with_garbage_among_its_verdicts(town_file, town_folder, stream, tmp_path):
+def test_a_file_with_garbage_among_its_verdicts(population_file, population_folder, stream, tmp_path):
     good = [v.to_dict() for v in said(stream, 30.0, 6)]
     rows = [*good[:3], {**good[3], "verdict": "perhaps"}, {**good[4], "time": "soon"}, good[5]]
     text = [*map(json.dumps, rows), "{no record", json.dumps({"who": "ann"}), json.dumps({**good[4], "time": 1e9})]
     (tmp_path / "v.jsonl").write_text("\n".join(text) + "\n")
     places = ["--out", tmp_path / "out", "--state", tmp_path / "replay.db"]
-    options = ["--data", town_file, "--model", town_folder, "--verdicts", tmp_path / "v.jsonl", *places]
+    options = ["--data", population_file, "--model", population_folder, "--verdicts", tmp_path / "v.jsonl", *places]
     done = run(*options, "--learn", "4d", "--delay", "20d", "--json", "-", code=3)
     result = json.loads(done.stdout)
     assert (result["refused_verdicts"], result["dead_letters"]) == (5, 0)

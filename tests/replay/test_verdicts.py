@@ -169,7 +169,7 @@ def test_tampering_is_found(audit_log, path, change):
             [*again.entries()]
 
 
-def test_a_book_without_its_guards_is_refused(audit_log, path):
+def test_an_audit_log_without_its_guards_is_refused(audit_log, path):
     audit_log.append([ANN])
     audit_log.close()
     with closing(sqlite3.connect(path)) as other:
@@ -178,7 +178,7 @@ def test_a_book_without_its_guards_is_refused(audit_log, path):
         VerdictLog.open(path)
 
 
-def test_what_is_no_book(tmp_path):
+def test_what_is_no_audit_log(tmp_path):
     with pytest.raises(StreamCcsdError, match="there is no book of verdicts"):
         VerdictLog.open(tmp_path / "none")
     (tmp_path / "text").write_text("hello " * 1000)
@@ -224,7 +224,7 @@ def go(process):
     process.stdin.flush()
 
 
-def test_processes_append_to_one_book_at_once(path):
+def test_processes_append_to_one_audit_log_at_once(path):
     """It is made by one of them, too."""
     processes = [appender(path, who, 40) for who in ("ann", "bob", "eve")]
     for process in processes:
@@ -265,13 +265,13 @@ def test_verdicts_are_heard_when_their_time_has_come():
     assert pending.audible(3.0) == [verdicts[1], verdicts[3]]
     assert pending.audible(3.0) == []
     assert pending.waiting() == [verdicts[0], verdicts[2]]
-    pending.add([BOB, replace(BOB, time=1.0)])  # a year late, or before its transaction: heard from its time on
+    pending.add([BOB, replace(BOB, time=1.0)])  # a year late, or before its transaction: given from its time on
     assert pending.audible(5.0) == [replace(BOB, time=1.0), verdicts[0]]
     assert PendingVerdicts(pending.waiting()).audible(99.0) == [verdicts[2], BOB]
 
 
 @given(st.lists(st.integers(0, 20), max_size=20), st.lists(st.integers(0, 25), max_size=6).map(sorted))
-def test_hearing_does_not_depend_on_the_moments_asked_for(times, moments):
+def test_pending_verdicts_do_not_depend_on_the_moments_asked_for(times, moments):
     verdicts = [replace(ANN, time=float(t), why=str(i)) for i, t in enumerate(times)]
     pending = PendingVerdicts(verdicts)
     heard = [v for moment in [*moments, 99] for v in pending.audible(moment)]

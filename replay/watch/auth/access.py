@@ -155,7 +155,7 @@ class Identity:
 
     @property
     def seat(self) -> str:
-        """The browser's name."""
+        """The name of the browser session."""
         return self.session.seat if self.session is not None else "script"
 
     @property

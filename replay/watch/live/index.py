@@ -42,7 +42,7 @@ _SHORT = (
 
 
 class AlertIndex:
-    """Alerts in short, in the order of the stream."""
+    """Index of alerts in short, in the order of the stream."""
 
     def __init__(self) -> None:
         self.rows: list[Record] = []

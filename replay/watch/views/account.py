@@ -1,4 +1,4 @@
-"""Account: what it did, what was alerted and why, what is known about such accounts, and what people found."""
+"""Account: what it did, what was alerted and why, its densities, and what people found."""
 
 from __future__ import annotations
 

@@ -246,7 +246,7 @@ class _Learning:
             self._metrics.lost.labels(topic).inc(count)
 
     def _enter(self, records: Iterable[Any]) -> None:
-        """Messages of one partition; what is none of ours is told or becomes a dead letter."""
+        """Messages of one partition; what is none of ours is reported or becomes a dead letter."""
         for record in records:
             self._progress.read((record.topic, record.partition), record.offset)
             found: Any

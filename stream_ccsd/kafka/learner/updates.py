@@ -57,7 +57,7 @@ class UpdateFolder:
         self._compared: tuple[float, bool] | None = None  # a model of the folder, and whether all of it was read again
         self._warned = False
         self._repeated: float | None = None  # the model update before this one, if it was repeated
-        self._refused: set[str] = set()  # versions that cannot be used: told once
+        self._refused: set[str] = set()  # versions that cannot be used: reported once
         known = self._versions.lessons()
         if known:
             log.info("lessons are repeated first", extra={"known": len(known), "until": max(known)})

@@ -159,7 +159,7 @@ class LearnerMetrics:
 
 
 class _ManyTimes(Collector):
-    """A histogram that is told of all times of a batch at once: a lock and a search each are felt in every batch."""
+    """A histogram that takes all times of a batch at once: a lock and a search for each would slow every batch."""
 
     def __init__(self, name: str, meaning: str) -> None:
         self._name, self._meaning = name, meaning
@@ -205,7 +205,7 @@ Facts = Callable[[], tuple[bool, dict[str, Any]]]
 
 
 class Told(Protocol):
-    """What a process tells Prometheus."""
+    """Metrics of a process, for Prometheus."""
 
     registry: CollectorRegistry
 

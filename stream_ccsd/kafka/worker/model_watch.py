@@ -76,7 +76,7 @@ class ModelWatch:
         """Another model than the one in use, or why it cannot be used; None if there is none, or none yet."""
         try:
             place = model_place(self._folder)
-        except StreamCcsdError as error:  # a folder of versions that does not say which is current: told once
+        except StreamCcsdError as error:  # a folder of versions that does not say which is current: reported once
             told, self._seen = self._seen == str(error), str(error)
             return None if told else str(error)
         seen = _stamp(place)
@@ -132,7 +132,7 @@ class DriftWatch:
         self._waiting.clear()
 
     def see(self, partition: int, model: Model, results: Sequence[Result]) -> None:
-        """What was scored; a model that follows another is watched on with the names of the first."""
+        """Take in what was scored. Where one model follows another, the monitor keeps the names of the first."""
         if self._broken:
             return
         waiting = self._waiting.setdefault(partition, [])

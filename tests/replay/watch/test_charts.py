@@ -99,7 +99,7 @@ def test_evidence_of_anything(nats, text):
 
 
 @given(axis=LISTS, values=LISTS, value=NUMBERS)
-def test_laws_of_anything(axis, values, value):
+def test_densities_of_anything(axis, values, value):
     checked(charts.densities({"change": axis, "account": values, "normal": values[::-1]}))
     curve = {"axis": axis, "normal": values, "own": None, "fraud": values[:3], "value": value, "unit": EVIL}
     checked(charts.law(curve, "amount"))

@@ -164,7 +164,7 @@ def test_an_account_shows_what_was_recorded(watched, state, alerts):
             look(watched, "account", **query)
 
 
-def test_laws_behind_an_alert(model, stream, tmp_path):
+def test_densities_behind_an_alert(model, stream, tmp_path):
     from replay.state.file import model_beside
 
     replayed(model, stream, tmp_path).run()
@@ -247,7 +247,7 @@ def test_news_since_a_place_come_once_and_in_order(watched, alerts):
     assert (behind.behind, behind.alerts, behind.sequence) == (True, [], watched.now_at()[1])
 
 
-def test_others_acts_are_known_at_once(watched, state, alerts):
+def test_what_others_do_is_known_at_once(watched, state, alerts):
     with closing(Cases(audit_log_beside(state))) as cases:
         cases.claim(alerts[0]["account"], Analyst("bob", "7"))
     (case,) = look(watched, "queue", account=alerts[0]["account"])["cases"]
@@ -303,7 +303,7 @@ def test_a_damaged_row_is_said_and_the_rest_goes_on(state):
         look(watched, "queue")
 
 
-def test_an_older_books_budget_is_not_for_a_new_replay(model, stream, tmp_path):
+def test_an_older_logs_budget_is_not_for_a_new_replay(model, stream, tmp_path):
     with closing(Cases(audit_log_beside(tmp_path / "replay.db"))) as cases:
         cases.set_budget(threshold_by_budget(1e-5), 4.0, Analyst("ann"), "long ago")
     replayed(model, stream, tmp_path).run()
