@@ -265,6 +265,7 @@ TOPIC = b"\0topic"
 def is_account(key: bytes | None) -> bool:
     """Whether a record of table or changelog is an account's: keys of what belongs to no account begin with a zero.
 
+    >>> from stream_ccsd.stores import ALERT_CAP
     >>> is_account(b"C1"), is_account(ALERT_CAP.encode()), is_account(TOPIC), is_account(b"")
     (True, False, False, False)
     """

@@ -310,18 +310,8 @@ def test_fields_and_kinds_travel_to_another_process(population_file, tmp_path):
 def test_any_file_with_its_own_fields_and_kinds(population_file, tmp_path):
     """Half of the normal accounts fitted, everything else streamed: what a user asks of a file of their own."""
     target = tmp_path / "result.json"
-    arguments = [
-        "evaluate",
-        "fraud",
-        "--data",
-        str(population_file),
-        "--split",
-        "half",
-        "--by",
-        "pattern",
-        "--no-cache",
-    ]
-    arguments += ["--field", "country:category", "--field", "device:category", "--time-unit", "days"]
+    arguments = ["evaluate", "fraud", "--data", str(population_file), "--split", "half", "--by", "pattern"]
+    arguments += ["--no-cache", "--field", "country:category", "--field", "device:category", "--time-unit", "days"]
     arguments += ["--time-origin", "2026-01-05", "--no-divergence", "--set", "window=8", "--json", str(target)]
     done = CliRunner().invoke(app, [*arguments, "--report", str(tmp_path)])
     assert done.exit_code == 0, done.output
