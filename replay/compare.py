@@ -73,9 +73,9 @@ def recorded_labels(records: ScoredStore) -> Standings | None:
 
 
 def effective_verdicts_of(verdicts: Iterable[Verdict], reached: Reached = ANY_TIME) -> Standings:
-    """What counts of verdicts in the order of their arrival; a dispute is no verdict until it is settled."""
+    """Effective verdicts, from verdicts in the order of their arrival; a dispute is no verdict until it is settled."""
     stands = {key: reached.standing(own) for key, own in by_transaction(verdicts).items()}
-    found = {key: None if stood is None else stood.label for key, stood in stands.items()}
+    found = {key: None if effective is None else effective.label for key, effective in stands.items()}
     return lambda account, transaction: found.get((account, transaction))
 
 
@@ -285,7 +285,7 @@ _Side = tuple[int, tuple[int, ...]]  # the column of hits, and those that add up
 
 
 def _counts(pairs: Pairs) -> tuple[FloatArray, dict[str, dict[str, list[_Side]]]]:
-    """What each judged account adds, and which columns make which share."""
+    """What each account with a verdict adds, and which columns make which share."""
     count = pairs.accounts
     columns = np.zeros((count, 10))
     fraud, never = np.flatnonzero(pairs.judged == 1), len(pairs.keys)

@@ -1,4 +1,4 @@
-"""One account under the lamp: its timeline, its scores, and the reasons of its alert, as text and picture."""
+"""Explain one account: its timeline, its scores, and the reasons of its alert, as text and picture."""
 
 from __future__ import annotations
 

@@ -35,9 +35,9 @@ def per_thousand(rate: float) -> str:
 
 
 def learning_words(lessons: dict[str, Any]) -> str:
-    """What lessons brought: from what the last one learnt, what it weighs evidence by, how that was measured.
+    """What model updates brought: from what the last one learnt, what it weighs evidence by, how that was measured.
 
-    >>> lesson_words({"held": 9, "model": "5a", "models": "r.db.models", "last": None, "adapted": None})
+    >>> learning_words({"held": 9, "model": "5a", "models": "r.db.models", "last": None, "adapted": None})
     '9 lessons: nothing to learn from yet (model 5a)'
     """
     last, adapted, text = lessons["last"], lessons["adapted"], f"{lessons['held']:,} lessons"

@@ -1,6 +1,6 @@
-"""The engine, a plain numpy transcription of the paper and river's HalfSpaceTrees on the same events.
+"""The engine, timed: against a plain numpy transcription of the paper and river's HalfSpaceTrees on the same events.
 
-The paper's score written down in plain numpy: what one would have without any of the fast forms. A peer to time.
+The transcription is the paper's score in plain numpy: what one would have without any of the fast forms.
 """
 
 from __future__ import annotations

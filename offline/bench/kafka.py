@@ -89,7 +89,7 @@ def measure_kafka(broker: str | None, transactions: int, seconds: float, progres
 
 
 def population_model() -> Model:
-    """A model of the normal accounts of a simulated town."""
+    """A model of the normal accounts of a simulated population."""
     population = simulate(accounts=_LIBRARY_ACCOUNTS, days=180, seed=1)
     normal = population.normal_accounts()
     return fit((t for t in population.transactions if t.account in normal), Settings())

@@ -4,10 +4,10 @@ Both are measured over HTTP against a real server in a process of its own. For t
 full speed with and without a page that follows it, one after the other and several times over: what is compared are
 the medians.
 
-A large state file for the page's benchmark: a real replay, multiplied.
+The large state file is a real replay, multiplied.
 
-Scores and alerts are those of a replay of a simulated town; each copy has accounts of its own. Copies are mixed batch
-by batch, so that an account's transactions are spread over as many batches as they would be in one large stream.
+Scores and alerts are those of a replay of a simulated population; each copy has accounts of its own. Copies are mixed
+batch by batch, so that an account's transactions are spread over as many batches as they would be in one large stream.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from stream_ccsd.errors import StreamCcsdError
 from stream_ccsd.files import Progress
 from stream_ccsd.settings import Settings
 
-# Transactions of the town that are kept together, and of a stored batch.
+# Transactions of the population that are kept together, and of a stored batch.
 _TOGETHER, _BATCH = 200, 2000
 
 
@@ -86,7 +86,7 @@ def write_large_state(path: Path, transactions: int, alerts: int, progress: Prog
 
 
 def _copies(batch_output: BatchOutput, copied: Sequence[int], before: int) -> BatchOutput:
-    """A batch of the town's scores for several copies of it; positions go on behind those before."""
+    """A batch of the population's scores for several copies of it; positions go on behind those before."""
     rows = batch_output.scores.num_rows
     positions = {position: place for place, position in enumerate(batch_output.scores.column("position").to_pylist())}
     batches, alerts = [], []

@@ -1,6 +1,7 @@
-"""The fast pairwise form against the direct double sum and against DTW, on the same series.
+"""The pairwise form, timed: against the direct double sum and DTW on the same series, and in clusters of many series.
 
-Many series: how long their clusters take, in how much memory, and what is lost by not comparing all pairs.
+For many series it measures how long their clusters take, in how much memory, and what is lost by not comparing all
+pairs.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Cost against the size of the library and the number of accounts.
+"""Cost against the size of the library of windows, the number of accounts, and the number of merchants.
 
-Cost against the number of merchants: of a search in a made-up library, and of the engine on a stream with many.
+Merchants are measured twice: in the search of a made-up library, and in the engine on a stream with many.
 """
 
 from __future__ import annotations

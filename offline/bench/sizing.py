@@ -135,7 +135,7 @@ def multiplied(measured: Measured, assumed: Assumed, rate: int, accounts: int) -
 
 
 def _stream(accounts: int, days: int) -> Iterator[Transaction]:
-    """A town that is copied until it has that many accounts, all copies of a transaction one after the other."""
+    """A population that is copied until it has that many accounts, all copies of a transaction one after the other."""
     copies = range(max(1, accounts // _POPULATION))
     for t in simulate(accounts=min(accounts, _POPULATION), days=days, seed=0).transactions:
         for copy in copies:

@@ -1,8 +1,8 @@
 """Clustering of labelled series: beside the field without labels, with labels to choose by, and the paper's Table 1.
 
-``data`` brings the series, ``distances`` the grids and matrices; ``label_free`` has every method at its defaults,
-``protocols`` says how bandwidths are chosen by labels, and scored; ``evaluate`` runs it over data sets, ``journal``
-keeps what is finished, ``metrics`` compares, ``tables`` says it in texts, ``critical`` and ``report`` draw it.
+``data`` reads the series. ``distances`` has the grids and matrices, and keeps slow matrices. ``protocols`` says how
+settings are chosen, with labels or without, and scored. ``evaluate`` runs it over data sets and keeps what is finished.
+``metrics`` compares methods; ``report`` and ``pictures`` show the results.
 """
 
 from offline.peers import peer

@@ -1,6 +1,6 @@
-"""Data sets to cluster: from the archive, or the Cylinder-Bell-Funnel problem made on the spot.
+"""Data sets to cluster: from the UCR archive, or the Cylinder-Bell-Funnel problem made on the spot.
 
-Labelled series from files: the UCR archive's layouts of 2018 and 2015, and the ``.ts`` format.
+Files have the archive's layout of 2018 or 2015, or the ``.ts`` format.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _classes(labels: list[str]) -> AnyArray:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A training part to choose settings on and a test part to be judged by, every series standardised."""
+    """A training part to choose settings on and a test part to be scored on, every series standardised."""
 
     name: str
     train: Labelled

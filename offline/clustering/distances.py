@@ -1,6 +1,6 @@
 """Distances with their grids: C-CSD on value, slope or both, and Euclid, DTW and MSM beside it.
 
-Distance matrices that took minutes, kept for the next run.
+Distance matrices that took minutes are kept for the next run.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The whole evaluation: data sets, distances and protocols in, a table in plain data out.
+"""The whole clustering evaluation: data sets, distances and protocols in, a table in plain data out.
 
-What is finished of an evaluation, kept as it comes, so that a second run goes on where the first stopped.
+:class:`Journal` keeps what is finished, so that a second run goes on where the first stopped.
 """
 
 from __future__ import annotations

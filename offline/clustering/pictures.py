@@ -1,6 +1,6 @@
-"""What the report draws of a data set: a map of its test series, and how much the bandwidths matter.
+"""Pictures of the report: a map of a data set's test series, sensitivity to bandwidths, and critical differences.
 
-The critical-difference picture: methods along their mean ranks, bars over those that do not differ.
+A critical-difference picture puts methods along their mean ranks, with bars over those that do not differ.
 """
 
 from __future__ import annotations

@@ -1,13 +1,11 @@
-"""How a setting is chosen on TRAIN and judged on TEST: the paper's way, and one with less luck in it.
+"""Protocols: how a setting is chosen on TRAIN and scored on TEST, with labels or without.
 
-Both use k-medoids with as many clusters as classes. Labels of TRAIN choose a setting, unless the choice is
-label-free; labels of TEST are only ever compared with the clusters found. ``label_free`` has the third protocol, which
-knows no labels at all.
+Two protocols choose by labels of TRAIN: the paper's, and one with less luck in it. Both use k-medoids with as many
+clusters as classes. Labels of TEST are only ever compared with the clusters found.
 
-Every method at its defaults, on the same series, with no label but in the last comparison.
-
-The series of TEST are clustered, and whatever a method chooses it chooses from them: that is what somebody with series
-and no labels has. TRAIN says how many clusters there are, and nothing else.
+The third knows no labels at all: every method runs at its defaults. It clusters the series of TEST, and whatever a
+method chooses it chooses from them, because somebody with series and no labels has just that. TRAIN says how many
+clusters there are, and nothing else.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The clustering evaluation as one page: tables, ranks, a map of every data set, the sensitivity to both bandwidths.
-
-The evaluation's tables as command and report show them: all texts.
-"""
+"""The clustering evaluation as tables and as one page: ranks, a map of every data set, sensitivity to bandwidths."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ from stream_ccsd.errors import StreamCcsdError
 
 @dataclass(frozen=True)
 class ClusteringOptions:
-    """What ``stream-ccsd evaluate clustering`` is told."""
+    """Options of ``stream-ccsd evaluate clustering``."""
 
     data: Annotated[
         Path | None,

@@ -32,7 +32,7 @@ _SPLITS = ("sets", "half", "unlabelled")
 
 @dataclass(frozen=True)
 class FraudOptions:
-    """What ``stream-ccsd evaluate fraud`` is told."""
+    """Options of ``stream-ccsd evaluate fraud``."""
 
     data: Annotated[
         Path | None,
@@ -192,7 +192,7 @@ def _settings(options: FraudOptions) -> Any:
 
 
 def _patterns(seeds: list[int], settings: Any, json_target: str | None) -> None:
-    """Without a file: the simulator's patterns of fraud, each alone; without and with what else a town tells."""
+    """Without a file: the simulator's patterns of fraud, each alone; without and with its declared fields."""
     from offline.fraud.simulated import run_patterns
     from replay.run.fitting import population_settings
 

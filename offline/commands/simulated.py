@@ -1,7 +1,4 @@
-"""``stream-ccsd evaluate drift``: is a change noticed, and do the laws follow?
-
-``stream-ccsd evaluate rates``: is 1 in 1,000 really 1 in 1,000?
-"""
+"""``stream-ccsd evaluate drift`` and ``stream-ccsd evaluate rates``: is a change noticed, and do alert rates hold?"""
 
 from __future__ import annotations
 

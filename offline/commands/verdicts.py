@@ -1,4 +1,4 @@
-"""``stream-ccsd evaluate fraud --protocol verdicts`` and ``handbook``: how much late verdicts teach."""
+"""``stream-ccsd evaluate fraud --protocol verdicts`` and ``handbook``: what is learnt from late verdicts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOT_OF_THE_BOOK = ("budget", "explore", "label_delay", "days", "modes")
 
 @dataclass(frozen=True)
 class LateVerdictOptions:
-    """What is told of verdicts and lessons; lengths of time like 7d, 36h, or a number in the stream's own unit."""
+    """Options of verdicts and model updates; lengths of time like 7d, 36h, or a number in the stream's own unit."""
 
     delay: Annotated[
         str, typer.Option(metavar="LENGTH", rich_help_panel=_PANEL, help="A label is known so long after.")
@@ -106,7 +106,7 @@ def refuse_others(options: Any, late: LateVerdictOptions, protocols: list[str]) 
 
 
 def chosen_plan(options: Any, late: LateVerdictOptions, seeds: list[int]) -> Callable[[Calendar], Any]:
-    """What is to be run, once a calendar says how long a day is; mistakes are told before anything is read."""
+    """What is to be run, once a calendar says how long a day is; mistakes are reported before anything is read."""
     from offline.fraud.investigators import Mistakes
     from offline.fraud.verdicts import PEERS, Plan
 

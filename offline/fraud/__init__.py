@@ -1,12 +1,12 @@
 """Would it catch fraud? Two protocols on labelled transactions: the paper's, and the one a stream really has.
 
-``data`` reads transactions and labels and keeps them apart; ``split`` makes disjoint sets of accounts; ``paper``,
-``stream``, ``periods`` and ``patterns`` run the engine's own core; ``baselines`` stand beside it on the same rows;
-``metrics`` judges; ``tables`` takes means over runs; ``report`` draws.
+``data`` reads transactions and labels, keeps them apart, and splits accounts into disjoint sets. ``paper``, ``stream``
+and ``simulated`` run the engine's own core. ``baselines`` stand beside it on the same rows. ``metrics`` scores
+rankings; ``report`` takes means over runs and draws.
 
-Where labels come late and are learnt from: ``verdicts`` runs the protocol, ``days`` has a stream day by day, ``desk``
-and ``queue`` say who knows what when, ``scoring`` runs engine and lessons, ``delayed`` and ``supervised`` are what else
-could learn, ``judging`` has figures by week, ``handbook`` the Handbook's own weeks.
+Where labels come late and are learnt from, ``verdicts`` runs the protocol and the Handbook's own weeks. ``days`` has a
+stream day by day. ``investigators`` says who knows what when, and has figures by week. ``scoring`` runs the engine with
+its model updates; ``raw_features`` and ``supervised`` are what else could learn.
 """
 
 from offline.peers import peer

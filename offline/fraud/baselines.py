@@ -9,7 +9,7 @@ from offline.fraud.data import LabelledData
 from offline.peers import peer
 from stream_ccsd.numerics.arrays import AnyArray, FloatArray
 
-# Baselines that know labels, and are therefore a ceiling rather than a rival.
+# Baselines that know labels, and are therefore a ceiling rather than a competitor.
 SUPERVISED = ("gradient_boosting",)
 
 # Columns of the features.

@@ -1,6 +1,6 @@
-"""Labelled transactions. Labels travel beside the transactions, never in them: nothing that scores can see one.
+"""Labelled transactions, and disjoint sets of accounts: to fit on, to choose thresholds on, to report on.
 
-Disjoint sets of accounts: what is fitted on, what thresholds are chosen on, what results are reported on.
+Labels travel beside the transactions, never in them, so no score can see one.
 """
 
 from __future__ import annotations

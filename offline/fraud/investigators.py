@@ -1,8 +1,7 @@
-"""Who says what about which transaction, and when: labels that come late, and investigators' daily verdicts.
+"""Investigators: who finds what about which transaction, and when; and figures of scores by what they found.
 
-What investigators look at: each day so many cards, and none twice while its fraud is being dealt with.
-
-Figures of scores over a stream: overall, by week, and over days of one's choice.
+Labels come late, or investigators look at so many cards each day and give verdicts. They look at no card twice while
+its fraud is being dealt with. Figures are overall, by week, and over days of one's choice.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class Queue:
     def choose(self, day: int, cards: IntArray, scores: FloatArray, worth: FloatArray | None = None) -> IntArray:
         """The cards to look at, of a day's transactions; each by its highest score, the first come first at a tie.
 
-        ``worth`` is what a verdict on each transaction would teach: a share of the budget goes by its sum.
+        ``worth`` is how much can be learnt from a verdict on each transaction: a share of the budget goes by its sum.
         """
         names, highest = highest_by_card(cards, scores)
         waiting = np.array([self._away_until.get(name, day - 1) < day for name in names.tolist()], bool)
@@ -71,7 +70,7 @@ class Mistakes:
     seed: int = 0
 
     def by_row(self, days: Days) -> tuple[AnyArray, AnyArray]:
-        """Which labels are told wrong when they come late, and which when a person looked.
+        """Which labels are wrong when they come late, and which when a person looked.
 
         Late labels speak of frauds, silence is normal: so that ``share`` of what is said is wrong, as many frauds are
         called normal as normal ones are called fraud.
@@ -103,7 +102,7 @@ class DayWorked:
 class Investigators:
     """Answers come ``delay`` after a transaction, or, where a queue chose its card, at the end of its day.
 
-    What is true stays in here: others are told what has come up to a moment, and no more.
+    What is true stays in here: others learn what has come up to a moment, and no more.
     """
 
     days: Days

@@ -54,10 +54,10 @@ def run_paper(
 
     def account_scores(variant: Settings, stride_of: pd.Series) -> pd.Series:
         index = build_index(windows, variant, sigma_x)
-        law = build_change_density(index, variant, sigma_y)
+        density = build_change_density(index, variant, sigma_y)
         return pd.Series(
             {
-                a: highest_score(index, law, histories[a], stride_of[a], variant.local_history)
+                a: highest_score(index, density, histories[a], stride_of[a], variant.local_history)
                 for a in sorted(split.val | split.test)
             }
         )
@@ -90,7 +90,9 @@ def run_paper(
     return result
 
 
-def highest_score(index: Index, law: ChangeDensity, history: AccountHistory, stride: int, local_history: int) -> float:
+def highest_score(
+    index: Index, density: ChangeDensity, history: AccountHistory, stride: int, local_history: int
+) -> float:
     """The account's maximum over its windows at that stride; NaN where no window has an earlier one."""
     k = index.z.shape[1]
     ends = np.arange(k - 1, len(history.amounts), stride)
@@ -98,7 +100,7 @@ def highest_score(index: Index, law: ChangeDensity, history: AccountHistory, str
     return float(
         _highest(
             index,
-            law,
+            density,
             history.amounts,
             history.categories,
             history.merchants,
@@ -115,7 +117,7 @@ def highest_score(index: Index, law: ChangeDensity, history: AccountHistory, str
 @compiled()
 def _highest(
     index: Index,
-    law: ChangeDensity,
+    density: ChangeDensity,
     amounts: FloatArray,
     categories: AnyArray,
     merchants: AnyArray,
@@ -130,7 +132,7 @@ def _highest(
     for end in ends:
         score, _, _ = divergence_score(
             index,
-            law,
+            density,
             amounts[: end + 1],
             categories[: end + 1],
             merchants[: end + 1],

@@ -17,7 +17,7 @@ from stream_ccsd.transaction import category_value, number_value
 
 WINDOWS = (1, 7, 30)
 """Days over which accounts and merchants are summed up."""
-# A category with more values than this is told by its sums alone.
+# A category with more values than this is described by its sums alone.
 _MOST = 200
 
 

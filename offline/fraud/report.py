@@ -1,7 +1,4 @@
-"""The evaluation as one self-contained HTML page: tables to read, plots to look at.
-
-Means over the runs of an evaluation, as the tables that command and report show.
-"""
+"""The fraud evaluation as tables of means over its runs, and as one self-contained HTML page with plots."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The engine over a stream, day by day, with lessons between: every score is made before anything later is known."""
+"""The engine over a stream, day by day, with model updates: every score is made before anything later is known."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BATCH = 5000
 
 
 class Scorer(Protocol):
-    """Whatever scores a stream day by day. It hears from a desk what is known, and nothing else."""
+    """Whatever scores a stream day by day. Investigators tell it what is known, and nothing else."""
 
     def watch(self, day: int, rows: slice) -> None:
         """Transactions of the first part: they happened, and are not scored."""
@@ -39,11 +39,11 @@ class Scorer(Protocol):
         """Scores of a day's transactions, each made before anything later is known."""
 
     def worth(self, rows: slice) -> FloatArray | None:
-        """What verdicts on them would teach, where the scorer knows."""
+        """How much can be learnt from verdicts on them, where the scorer knows."""
 
 
-def run_days(days: Days, desk: Investigators, scorer: Scorer, progress: Progress | None = None) -> FloatArray:
-    """A scorer over all of a stream, the desk at work after each day: scores by row, NaN in the first part."""
+def run_days(days: Days, investigators: Investigators, scorer: Scorer, progress: Progress | None = None) -> FloatArray:
+    """A scorer over all of a stream, investigators at work after each day: scores by row, NaN in the first part."""
     scores = np.full(len(days.time), np.nan)
     for day, rows in days:
         middle = min(max(days.begin, rows.start), rows.stop)
@@ -52,7 +52,7 @@ def run_days(days: Days, desk: Investigators, scorer: Scorer, progress: Progress
         if middle < rows.stop:
             streamed = slice(middle, rows.stop)
             scores[streamed] = scorer.score(day, streamed)
-            desk.close(day, streamed, scores[streamed], scorer.worth(streamed))
+            investigators.close(day, streamed, scores[streamed], scorer.worth(streamed))
         if progress:
             progress(rows.stop, len(days.time))
     return scores
@@ -60,7 +60,7 @@ def run_days(days: Days, desk: Investigators, scorer: Scorer, progress: Progress
 
 @dataclass(frozen=True, eq=False)
 class Replayed:
-    """Scores that were made before: only the desk is at work again."""
+    """Scores that were made before: only the investigators are at work again."""
 
     scores: FloatArray
 
@@ -104,7 +104,7 @@ def begin(days: Days, known: float, settings: Settings, progress: Progress | Non
 
 @dataclass(eq=False)
 class EngineScorer:
-    """The engine as it is: no lessons."""
+    """The engine as it is: no model updates."""
 
     days: Days
     begun: Begun
@@ -134,7 +134,7 @@ class EngineScorer:
 
 @dataclass(eq=False)
 class LearningScorer(EngineScorer):
-    """The engine with lessons at set moments of the stream's time."""
+    """The engine with model updates at set moments of the stream's time."""
 
     desk: Investigators
     learner: Learner
@@ -154,19 +154,19 @@ class LearningScorer(EngineScorer):
         self._watching = Engine(self.learner.model, {}, threshold=_NEVER) if self.first_part else None
 
     def watch(self, day: int, rows: slice) -> None:
-        """See it, where that is asked for; there is nobody to give a lesson to."""
+        """See it, where that is asked for; there is no model to update yet."""
         if self._watching is not None:
             for start in range(rows.start, rows.stop, _BATCH):
                 batch = self.days.data.transactions[start : min(start + _BATCH, rows.stop)]
                 self._see(self._watching.process_many(batch))
 
     def score(self, day: int, rows: slice) -> FloatArray:
-        """The alert score, by the model of the newest lesson before each transaction."""
+        """The alert score, by the model of the newest model update before each transaction."""
         turn = np.floor(self.days.time[rows] / self.every)
         edges = [0, *(np.flatnonzero(np.diff(turn)) + 1).tolist(), len(turn)]
         scores = []
         for begin, end in pairwise(edges):
-            self._lessons_before(float(self.days.time[rows.start + begin]))
+            self._updates_before(float(self.days.time[rows.start + begin]))
             for results in self._results(slice(rows.start + begin, rows.start + end)):
                 scores.append(_alert_scores(results))
                 self._see(results)
@@ -177,8 +177,8 @@ class LearningScorer(EngineScorer):
         code = self.learner.model.codes
         return self.learner.worth(np.array([code(t.merchant) for t in self.days.data.transactions[rows]], np.uint64))
 
-    def _lessons_before(self, moment: float) -> None:
-        if moment > self.engine.model.latest_time:  # a mistake, which the engine refuses: no years of lessons before it
+    def _updates_before(self, moment: float) -> None:
+        if moment > self.engine.model.latest_time:  # a mistake, which the engine refuses: no years of updates before it
             return
         while (due := self.learner.due(moment)) is not None:
             started = time.perf_counter()

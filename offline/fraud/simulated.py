@@ -1,8 +1,8 @@
-"""Is a change of the stream noticed, and do the laws follow? Towns without fraud whose prices rise one day.
+"""Evaluations on simulated populations: drift, alert rates, and the simulator's patterns of fraud one by one.
 
-Do rates hold? A model of some normal accounts, and how often others alert that are just as normal.
-
-The simulator's four patterns of fraud, one by one: does the account's own law add anything, and to whom?
+Drift asks whether a rise of prices is noticed in a population without fraud, and whether densities follow it. Rates
+asks how often accounts alert that are as normal as those that the model was fitted on. Patterns asks whether the
+account's own density adds anything, and to whom.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SHIFT_DAY, FACTOR, CATEGORY = 60, 1.5, "groceries"
 
 @dataclass(frozen=True)
 class ShiftedPopulation:
-    """How large a simulated town is: accounts that are fitted on, accounts that are streamed, days, and its seed."""
+    """The size of a simulated population: accounts that are fitted on, accounts streamed, days; and its seed."""
 
     fitted: int = 100
     streamed: int = 400
@@ -57,13 +57,13 @@ class ShiftedPopulation:
         return [t for t in stream if t.account in fitted], [t for t in stream if t.account not in fitted]
 
     def model(self) -> Model:
-        """Of the town as it was, one that can learn; without the divergence, which joins no alert and takes long."""
+        """Of the population as it was, one that can learn. No divergence: it joins no alert and takes long."""
         return listening(fit(self.transactions()[0], population_settings(Settings(divergence=False))))
 
 
 @dataclass(frozen=True)
 class FollowedShift:
-    """A stream day by day: transactions, those that reached the threshold, and what the watch said."""
+    """A stream day by day: transactions, those that reached the threshold, and what the drift monitor found."""
 
     transactions: IntArray
     reached: IntArray
@@ -86,7 +86,7 @@ class FollowedShift:
 def follow(
     model: Model, transactions: Iterable[Transaction], half_life: float | None = HALF_LIFE, delay: int = DELAY
 ) -> FollowedShift:
-    """Stream transactions, with a lesson at the end of each day unless the half-life is None."""
+    """Stream transactions, with a model update at the end of each day unless the half-life is None."""
     states: dict[str, bytes] = {}
     engine, watch = Engine(model, states), DriftMonitor(model)
     days: list[Features] = []
@@ -104,7 +104,7 @@ def follow(
 
 
 def run_drift(population: ShiftedPopulation, half_life: float, progress: Progress | None = None) -> dict[str, Any]:
-    """What is noticed in one town: as it is, with one dearer category, and with all of them dearer."""
+    """What is noticed in one population: as it is, with one dearer category, and with all of them dearer."""
     model = population.model()
     budget = model.settings.alert_rate
 
@@ -149,7 +149,7 @@ _STREAMED, _DAYS = 400, 120
 
 
 def run_rates(accounts: int, seed: int, settings: Settings, progress: Progress | None = None) -> dict[str, Any]:
-    """One simulated town without fraud: what was asked for, and what came of it.
+    """One simulated population without fraud: what was asked for, and what came of it.
 
     ``reached`` is the share of transactions whose alert score reaches the line of a nominal rate, ``alerted`` the share
     that an engine at that line alerts: an account that is odd again and again is alerted once.

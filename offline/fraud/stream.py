@@ -1,6 +1,6 @@
 """The honest protocol: the engine runs causally over every transaction of VAL and TEST accounts and sees no label.
 
-A split by time, as it is deployed: learn and choose early, leave a gap, report on what comes later.
+:func:`run_periods` splits by time, as it is deployed: learn and choose early, leave a gap, report on what comes later.
 """
 
 from __future__ import annotations

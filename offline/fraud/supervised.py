@@ -19,7 +19,7 @@ BOOSTING: dict[str, Any] = {"max_iter": 100, "learning_rate": 0.1, "early_stoppi
 
 @dataclass(eq=False)
 class RawScorer:
-    """Keeps raw features up to date with what a desk tells, day by day."""
+    """Keeps raw features up to date with what investigators tell, day by day."""
 
     days: Days
     desk: Investigators
@@ -37,7 +37,7 @@ class RawScorer:
         self._day = -1
 
     def watch(self, day: int, rows: slice) -> None:
-        """Features are made, and labels heard, from the beginning."""
+        """Make features, and take in labels, from the beginning."""
         self._begin(day)
         self.features[rows, self.raw.shape[1] :] = self.rates.features(self.days.merchant[rows])
 

@@ -3,9 +3,8 @@
 Two modes. ``all``: every label becomes known a delay after its transaction. ``alerted``: each day investigators look at
 the most suspicious cards, within a budget; all other labels take much longer.
 
-The Fraud Detection Handbook's own protocol: its weeks, and the cards it takes out of its test days.
-
-Le Borgne et al., chapter 3: a week to train on, a week whose labels are not known, a week to test.
+The Fraud Detection Handbook's own protocol (Le Borgne et al., chapter 3) has a week to train on, a week whose labels
+are not known, and a week to test. It takes compromised cards out of its test days.
 """
 
 from __future__ import annotations
@@ -76,7 +75,7 @@ _KEPT_VERSION = 1
 
 @dataclass(frozen=True)
 class Plan:
-    """When verdicts come, how often there is a lesson (all in days), and what stands beside."""
+    """When verdicts come, how often the model is updated (all in days), and what stands beside."""
 
     modes: tuple[Mode, ...] = ("all", "alerted")
     delay: float = 7.0
@@ -150,10 +149,10 @@ class _Stage:
             desks[name] = Investigators(days, delay * days.length, queue, plan.mistakes)
             return desks[name]
 
-        every, desk = plan.every * days.length, opened(OWN)
+        every, investigators = plan.every * days.length, opened(OWN)
         learner = Learner(begun.model, Schedule(every, delay * days.length))
-        own = LearningScorer(days, begun, desk, learner, every, plan.first_part)
-        scores = {OWN: self._scores(mode, OWN, desk, own)}
+        own = LearningScorer(days, begun, investigators, learner, every, plan.first_part)
+        scores = {OWN: self._scores(mode, OWN, investigators, own)}
         if plan.baselines:
             plain = EngineScorer(days, begun)
             scores[LABEL_FREE] = self._scores(mode, LABEL_FREE, opened(LABEL_FREE), plain)
@@ -162,7 +161,7 @@ class _Stage:
         for name, kind in PEERS.items():
             if plan.baselines and name not in plan.without:
                 scores[name] = self._peer(mode, delay, name, kind, opened(name))
-        judged = Judged(days, scores, {name: desk.worked for name, desk in desks.items()}, OWN)
+        judged = Judged(days, scores, {name: investigators.worked for name, investigators in desks.items()}, OWN)
         return {
             "mode": mode,
             "delay": delay,
@@ -190,10 +189,12 @@ class _Stage:
             "weeks": judged.by_week(),
         }
 
-    def _scores(self, mode: Mode, name: str, desk: Investigators, scorer: Scorer) -> FloatArray:
-        return run_days(self.days, desk, scorer, self._progress(f"{mode}: {name}"))
+    def _scores(self, mode: Mode, name: str, investigators: Investigators, scorer: Scorer) -> FloatArray:
+        return run_days(self.days, investigators, scorer, self._progress(f"{mode}: {name}"))
 
-    def _peer(self, mode: Mode, delay: float, name: str, kind: type[RawScorer], desk: Investigators) -> FloatArray:
+    def _peer(
+        self, mode: Mode, delay: float, name: str, kind: type[RawScorer], investigators: Investigators
+    ) -> FloatArray:
         """From the cache, where it was run before: it takes minutes, and is not what changes."""
         place = None
         if self.cache is not None:
@@ -203,8 +204,8 @@ class _Stage:
             key = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:24]
             place = self.cache / f"fraud-{key}.npy"
             if place.exists():
-                return self._scores(mode, name, desk, Replayed(np.load(place)))
-        scores = self._scores(mode, name, desk, kind(self.days, desk, self._raw, self.plan.seed))
+                return self._scores(mode, name, investigators, Replayed(np.load(place)))
+        scores = self._scores(mode, name, investigators, kind(self.days, investigators, self._raw, self.plan.seed))
         if place is not None:
             place.parent.mkdir(parents=True, exist_ok=True)
             content = io.BytesIO()

@@ -1,4 +1,4 @@
-"""The audit log beside a replay's state: what people did, in order; lines are added, and nothing is changed or deleted.
+"""The audit log beside a replay's state: what people did, in order. Entries are added, none is changed or deleted.
 
 It is a file of its own, ``replay.db.verdicts``, because a state file has one writer, while any number of people and
 programs may add to this one, at any time. Verdicts are most of it (:mod:`replay.cases.verdicts`); claims, budgets and
@@ -72,7 +72,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class LogEntry:
-    """A line of the book: its number from 1, when it was recorded (seconds since 1970), and the chain up to it."""
+    """An entry of the audit log: its number from 1, when it was recorded (Unix time), and the chain up to it."""
 
     sequence: int
     recorded: float
@@ -86,14 +86,14 @@ class LogEntry:
 
 
 class AuditLog:
-    """Lines in the order they were recorded. Processes may add to one book at the same time."""
+    """Entries in the order they were recorded. Several processes may add to one log at the same time."""
 
     def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
         self.path, self._connection = path, connection
 
     @classmethod
     def open(cls, path: Path, read_only: bool = False) -> Self:
-        """A book that exists.
+        """An audit log that exists.
 
         Raises
         ------
@@ -115,14 +115,14 @@ class AuditLog:
 
     @classmethod
     def create(cls, path: Path) -> Self:
-        """The book of this name, made if there is none."""
+        """The audit log of this name, made if there is none."""
         if not path.exists():
             _make(path)
         return cls.open(path)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Nobody else adds to the book meanwhile; what is added inside is there as a whole, or not at all."""
+        """Nobody else adds to the audit log meanwhile; what is added inside is there as a whole, or not at all."""
         with explained(self.path, BOOK):
             if self._connection.in_transaction:
                 yield
@@ -142,19 +142,19 @@ class AuditLog:
             last = self.last()
             sequence, previous = (0, "") if last is None else (last.sequence, last.hash)
             added = []
-            for said in what:
-                sequence, recorded, row = sequence + 1, clock.time(), said.row
+            for action in what:
+                sequence, recorded, row = sequence + 1, clock.time(), action.row
                 previous = _chained(previous, sequence, recorded, row)
                 stored = (sequence, recorded, *row, bytes.fromhex(previous))
                 self._connection.execute(f"INSERT INTO lines VALUES ({', '.join('?' * len(stored))})", stored)
-                added.append(LogEntry(sequence, recorded, said, previous))
+                added.append(LogEntry(sequence, recorded, action, previous))
         return added
 
     def known(self, what: Iterable[Action]) -> set[tuple[Any, ...]]:
-        """Rows of these that were recorded before; lines on a transaction are read once, however many are asked for."""
+        """Those that were recorded before; entries on a transaction are read once, however many are asked for."""
         asked: dict[tuple[str, str], set[tuple[Any, ...]]] = {}
-        for said in what:
-            asked.setdefault((said.account, said.transaction), set()).add(said.row)
+        for action in what:
+            asked.setdefault((action.account, action.transaction), set()).add(action.row)
         query = f"SELECT {', '.join(_COLUMNS)} FROM lines WHERE account = ? AND transaction_id = ?"
         found: set[tuple[Any, ...]] = set()
         with explained(self.path, BOOK):
@@ -163,27 +163,27 @@ class AuditLog:
         return found
 
     def lines(self, after: int = 0) -> Iterator[LogEntry]:
-        """Lines behind a number, in order; each is compared with its hash as it is read."""
+        """Entries behind a number, in order; each is compared with its hash as it is read."""
         return self._lines("WHERE e.sequence > ? ORDER BY e.sequence", after)
 
     def newest(self, limit: int, before: int | None = None) -> list[LogEntry]:
-        """The last lines, the newest first; or the last before a number."""
+        """The last entries, the newest first; or the last before a number."""
         bound = 2**63 - 1 if before is None else before
         return [*self._lines("WHERE e.sequence < ? ORDER BY e.sequence DESC LIMIT ?", bound, limit)]
 
     def last(self) -> LogEntry | None:
-        """The newest line, whose hash stands for everything before it."""
+        """The newest entry, whose hash stands for everything before it."""
         return next(iter(self.newest(1)), None)
 
     def check(self) -> LogEntry | None:
-        """Verify the whole chain; gives its last line.
+        """Verify the whole chain; gives its last entry.
 
-        Lines cut off at the end leave a whole chain behind: who must rule that out notes the last hash elsewhere.
+        Entries cut off at the end leave a whole chain behind: who must rule that out notes the last hash elsewhere.
 
         Raises
         ------
         StreamCcsdError
-            If a line was changed, inserted or taken out, or what protects them.
+            If an entry was changed, inserted or taken out, or what protects them.
         """
         with explained(self.path, BOOK):
             self._connection.execute("BEGIN")  # somebody may be writing: all of this is about one moment
@@ -222,8 +222,8 @@ class AuditLog:
                 if _chained(link, sequence, recorded, row) != found:
                     raise DamageError(self.path, f"line {sequence} is not what was recorded, or not in order", BOOK)
                 kind, who, account, transaction, time, body = row
-                said = Action(kind, who, account, transaction, time, json.loads(body))
-                yield LogEntry(sequence, recorded, said, found)
+                action = Action(kind, who, account, transaction, time, json.loads(body))
+                yield LogEntry(sequence, recorded, action, found)
 
 
 def audit_log_beside(state: Path) -> Path:
@@ -232,7 +232,7 @@ def audit_log_beside(state: Path) -> Path:
 
 
 def _make(path: Path) -> None:
-    """A new, empty book; nothing happens if another process was quicker."""
+    """A new, empty audit log; nothing happens if another process was quicker."""
     temporary = path.with_name(f".{path.name[:100]}.{os.getpid()}.tmp")
     try:
         temporary.unlink(missing_ok=True)
@@ -254,7 +254,7 @@ def _text(body: dict[str, Any]) -> str:
 
 
 def _chained(previous: str, sequence: int, recorded: float, row: Iterable[Any]) -> str:
-    """The hash of a line: of the hash before it, and of the line as JSON with its names in order."""
+    """The hash of an entry: of the hash before it, and of the entry as JSON with its names in order."""
     line = {"sequence": sequence, "recorded": recorded, **dict(zip(_COLUMNS, row, strict=True))}
     text = json.dumps(line, sort_keys=True, separators=(",", ":"), default=repr)
     return blake2b(bytes.fromhex(previous) + text.encode(), digest_size=_HASH_BYTES).hexdigest()

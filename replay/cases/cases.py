@@ -1,9 +1,8 @@
-"""A desk over the book: what its lines come to now, and what people may do.
+"""Cases: what the audit log comes to now, and what people may do about alerts.
 
-Whoever works on alerts claims an account for some minutes, so that two people never work on one; judges; sets the
-alert budget; and keeps alerts out of sight for a time. All of it is in the book, and nothing here is stored elsewhere:
-any number of desks, in any number of processes, may be open over one book. Whether something may be done is decided
-while nobody else can write.
+People claim an account for some minutes, so that two never work on one. They record verdicts, set the alert budget, and
+hide alerts for a time. All of it is in the audit log, and nothing here is stored elsewhere, so any number of processes
+may open the cases of one log. Whether something may be done is decided while nobody else can write.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class TakenError(StreamCcsdError):
 
 @dataclass(frozen=True, slots=True)
 class Analyst:
-    """Who acts; a seat is one of their browsers: two of them never work on one account either."""
+    """Who acts; ``seat`` is one of their browser sessions: two of them never work on one account either."""
 
     who: str
     seat: str = ""
@@ -79,7 +78,7 @@ class Suppression:
 
 @dataclass
 class EffectiveVerdicts:
-    """What a book comes to, line by line."""
+    """What an audit log comes to, entry by entry."""
 
     said: dict[Key, list[VerdictEntry]] = field(default_factory=dict)
     stands: dict[Key, EffectiveVerdict] = field(default_factory=dict)
@@ -93,29 +92,31 @@ class EffectiveVerdicts:
     """Another number whenever anything is another."""
     _ahead: PendingVerdicts = field(default_factory=PendingVerdicts, compare=False)
 
-    def take(self, line: LogEntry) -> None:
-        """The next line."""
-        said, self.sequence = line.said, line.sequence
+    def take(self, log_entry: LogEntry) -> None:
+        """Take in the next entry."""
+        action, self.sequence = log_entry.said, log_entry.sequence
         self.version += 1
-        if said.kind == "verdict":
-            entry = VerdictEntry.of(line)
+        if action.kind == "verdict":
+            entry = VerdictEntry.of(log_entry)
             self.said.setdefault(entry.verdict.key, []).append(entry)
             self._count(entry.verdict)
-        elif said.kind == "claim":
-            person = Analyst(said.who, said.body["seat"])
-            self.claims[said.account] = Claim(said.account, person, said.body["until"])
-        elif said.kind == "release":
-            self.claims.pop(said.account, None)
-        elif said.kind == "budget":
-            self.budgets.append(line)
-        elif said.kind == "suppress":
-            self.suppressions[line.sequence] = Suppression(line.sequence, line.recorded, said.who, **said.body)
-        elif said.kind == "lift":
-            self._lift(line)
+        elif action.kind == "claim":
+            person = Analyst(action.who, action.body["seat"])
+            self.claims[action.account] = Claim(action.account, person, action.body["until"])
+        elif action.kind == "release":
+            self.claims.pop(action.account, None)
+        elif action.kind == "budget":
+            self.budgets.append(log_entry)
+        elif action.kind == "suppress":
+            self.suppressions[log_entry.sequence] = Suppression(
+                log_entry.sequence, log_entry.recorded, action.who, **action.body
+            )
+        elif action.kind == "lift":
+            self._lift(log_entry)
 
     def verdicts(self) -> list[Verdict]:
         """All of them; those on one transaction in the order in which they came."""
-        return [entry.verdict for said in self.said.values() for entry in said]
+        return [entry.verdict for entries in self.said.values() for entry in entries]
 
     def reach(self, reached: Reached) -> None:
         """The stream has come as far: verdicts of times up to then count now."""
@@ -125,7 +126,9 @@ class EffectiveVerdicts:
         self.version += 1
         if before.newest > reached.newest or before.ended or reached.ended:
             self.stands, self._ahead = {}, PendingVerdicts()
-            for entry in sorted((e for said in self.said.values() for e in said), key=lambda entry: entry.sequence):
+            for entry in sorted(
+                (e for entries in self.said.values() for e in entries), key=lambda entry: entry.sequence
+            ):
                 self._count(entry.verdict)
         else:
             for verdict in self._ahead.audible(reached.newest + reached.ahead):
@@ -138,11 +141,11 @@ class EffectiveVerdicts:
         else:
             self.stands.setdefault(verdict.key, EffectiveVerdict()).add(verdict, at)
 
-    def _lift(self, line: LogEntry) -> None:
-        number = line.said.body["suppression"]
+    def _lift(self, log_entry: LogEntry) -> None:
+        number = log_entry.said.body["suppression"]
         known = self.suppressions.get(number)
         if known is not None:
-            lifted = {"who": line.said.who, "recorded": line.recorded, "why": line.said.body["why"]}
+            lifted = {"who": log_entry.said.who, "recorded": log_entry.recorded, "why": log_entry.said.body["why"]}
             values = {name: getattr(known, name) for name in known.__dataclass_fields__}
             self.suppressions[number] = Suppression(**values | {"lifted": lifted})
 
@@ -167,10 +170,10 @@ class Cases:
         self.refresh()
 
     def refresh(self) -> EffectiveVerdicts:
-        """What the book comes to now. It is not changed by others while :meth:`reading`."""
+        """What the audit log comes to now. It is not changed by others while :meth:`reading`."""
         with self._lock:
-            for line in self._reader.lines(after=self._standings.sequence):
-                self._standings.take(line)
+            for log_entry in self._reader.lines(after=self._standings.sequence):
+                self._standings.take(log_entry)
             return self._standings
 
     def reach(self, reached: Reached) -> None:
@@ -183,7 +186,7 @@ class Cases:
 
     @contextmanager
     def reading(self) -> Iterator[EffectiveVerdicts]:
-        """What the book comes to, for as long as it takes to look at it."""
+        """What the audit log comes to, for as long as it takes to look at it."""
         with self._lock:
             yield self.refresh()
 
@@ -193,7 +196,7 @@ class Cases:
         return claim if claim is not None and claim.until > self._now() else None
 
     def claim(self, account: str, person: Analyst) -> Claim:
-        """Work on an account for some minutes; who has it already has it for longer, also from another seat.
+        """Work on an account for some minutes; whoever has it keeps it longer, also from another session.
 
         Raises
         ------
@@ -210,7 +213,7 @@ class Cases:
         return Claim(account, person, until)
 
     def take(self, accounts: Sequence[str], person: Analyst) -> str | None:
-        """Claim the first of these accounts that nobody else has; None if there is none.
+        """Assign the first of these accounts that nobody else has; None if there is none.
 
         What this person has already comes first: whoever asks twice by mistake holds one.
         """
@@ -223,7 +226,7 @@ class Cases:
         return chosen
 
     def release(self, account: str, person: Analyst) -> None:
-        """Leave an account to others, from whatever seat."""
+        """Leave an account to others, from whatever browser session."""
         with self._writing():
             self._refuse_others(account, person)
             self._end_claims([account], person)
@@ -237,7 +240,7 @@ class Cases:
         records: RecordStore,
         unfinished: Collection[str] = (),
     ) -> list[VerdictEntry]:
-        """Say what was found of some alerts, all or none of them.
+        """Record a verdict on some alerts, all or none of them.
 
         A claim on their accounts ends with that, but for accounts that are ``unfinished``: other alerts are open.
 
@@ -258,10 +261,10 @@ class Cases:
             known = math.isfinite(reached.newest)
             self.reach(replace(reached, newest=newest) if known else Reached.of(newest, Calendar()))
             for alert in alerts:
-                said = {name: alert[name] for name in ("account", "transaction")}
-                said |= {"verdict": finding, "who": person.who, "why": why}
+                given = {name: alert[name] for name in ("account", "transaction")}
+                given |= {"verdict": finding, "who": person.who, "why": why}
                 before = self._standings.stands.get((alert["account"], alert["transaction"]))
-                entry = record_verdict(self._writer, said, newest=newest, before=before)
+                entry = record_verdict(self._writer, given, newest=newest, before=before)
                 added += [] if entry is None else [entry]
             if self._send is not None:  # before anybody is told that it was recorded
                 self._send([entry.verdict for entry in added])
@@ -302,14 +305,14 @@ class Cases:
             self._writer.add([Action("pin", person.who, body={"from": before, "to": version, "why": _reason(why)})])
 
     def newest(self, limit: int, before: int | None = None) -> list[LogEntry]:
-        """Lines of the book, the newest first."""
+        """Entries of the audit log, the newest first."""
         with self._lock:
             return self._reader.newest(limit, before)
 
     def lines(self, after: int, limit: int) -> list[LogEntry]:
-        """Lines behind a number, in order."""
+        """Entries behind a number, in order."""
         with self._lock:
-            return [line for line, _ in zip(self._reader.lines(after), range(limit), strict=False)]
+            return [log_entry for log_entry, _ in zip(self._reader.lines(after), range(limit), strict=False)]
 
     def check(self) -> LogEntry | None:
         """Verify the whole chain."""
@@ -317,14 +320,14 @@ class Cases:
             return self._reader.check()
 
     def close(self) -> None:
-        """Close the book."""
+        """Close the audit log."""
         with self._turn, self._lock:
             self._writer.close()
             self._reader.close()
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Nobody else writes meanwhile, here or in another process; what the book comes to is known."""
+        """Nobody else writes meanwhile, here or in another process; what the audit log comes to is known."""
         with self._turn:
             with self._writer.writing():
                 self.refresh()

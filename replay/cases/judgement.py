@@ -1,4 +1,4 @@
-"""Recording verdicts on what a replay found, one by one or from a file, and showing what they come to."""
+"""Record verdicts on what a replay found, one by one or from a file, and show which of them are effective."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def reached_by(state: StateFile) -> Reached:
 
 
 def record_verdict(
-    book: VerdictLog,
-    said: Mapping[str, Any],
+    audit_log: VerdictLog,
+    given: Mapping[str, Any],
     *,
     at: float | None = None,
     newest: float | None = None,
@@ -88,8 +88,8 @@ def record_verdict(
     """Record what a person says now of one transaction; None if that was recorded before and still counts.
 
     Without a time (``at``) it is that of the ``newest`` transaction in the stream, or of what counted ``before`` if the
-    clock of who said that was a little ahead: what is said last counts. Nothing is dated further ahead than that. What
-    is sent again, since no answer came, is not said again.
+    clock of whoever gave that was a little ahead: the last verdict counts. Nothing is dated further ahead than that.
+    What is sent again, since no answer came, is not recorded again.
 
     Raises
     ------
@@ -97,7 +97,7 @@ def record_verdict(
         If it is no verdict, needs a time, is dated beyond the ``latest`` there can be, or repeats one that was
         overruled since, which would change nothing.
     """
-    verdict = checked(said, at, latest)
+    verdict = checked(given, at, latest)
     if at is None:
         if newest is None:
             raise StreamCcsdError("nothing was scored yet, so there is no time of the stream: say when with --at TIME")
@@ -105,9 +105,9 @@ def record_verdict(
         if before is not None and replace(before.verdict, time=verdict.time) == verdict:
             return None
         if before is not None and before.verdict != verdict and before.has(verdict):
-            # Somebody returns to what he had said, while the stream stands still.
+            # Somebody returns to an earlier verdict, while the stream stands still.
             verdict = replace(verdict, time=math.nextafter(verdict.time, math.inf))
-    added = book.append([verdict])
+    added = audit_log.append([verdict])
     if not added and before is not None and before.verdict != verdict:
         raise StreamCcsdError(
             f"{verdict.who} said that before, at the same time, and it was overruled since: give a later --at"
@@ -115,7 +115,7 @@ def record_verdict(
     return added[0] if added else None
 
 
-def checked(said: Mapping[str, Any], at: float | None, latest: float = math.inf) -> Verdict:
+def checked(given: Mapping[str, Any], at: float | None, latest: float = math.inf) -> Verdict:
     """What a person says, as a verdict; without a time it has that of 0.
 
     Raises
@@ -123,14 +123,14 @@ def checked(said: Mapping[str, Any], at: float | None, latest: float = math.inf)
     StreamCcsdError
         If it is none.
     """
-    verdict = Verdict.parse({**said, "time": 0.0 if at is None else at}, latest=math.inf if at is None else latest)
+    verdict = Verdict.parse({**given, "time": 0.0 if at is None else at}, latest=math.inf if at is None else latest)
     if isinstance(verdict, Refusal):
         raise StreamCcsdError(f"nothing was recorded: {verdict.reason}")
     return verdict
 
 
 def record_file(
-    book: VerdictLog,
+    audit_log: VerdictLog,
     state: StateFile,
     path: Path,
     given: Mapping[str, Any] | None = None,
@@ -152,17 +152,17 @@ def record_file(
 
     recorded, ahead, verdicts = 0, 0, good()
     while batch := [*islice(verdicts, _BATCH)]:
-        recorded += len(book.append(batch))
+        recorded += len(audit_log.append(batch))
         ahead += sum(reached.time_of(verdict) is None for verdict in batch)
     arrived = state.records.scored(keys)
     waiting = sum(count for key, count in keys.items() if key not in arrived)
-    stands = (book.standing(*key, reached) for key in keys)
+    stands = (audit_log.standing(*key, reached) for key in keys)
     disputed = sum(found is not None and found.disputed for found in stands)
     return Imported(recorded, sum(keys.values()) - recorded, waiting, ahead, disputed, letters)
 
 
 def judged(
-    book: VerdictLog,
+    audit_log: VerdictLog,
     state: StateFile,
     *,
     account: str | None = None,
@@ -170,8 +170,8 @@ def judged(
     disputed: bool = False,
     waiting: bool = False,
 ) -> list[dict[str, Any]]:
-    """What was said of each transaction, by whom, and what counts now; all, or those that are asked for."""
-    history = book.history(account, transaction)
+    """Verdicts by transaction, who gave them, and which one is effective; all, or those that are asked for."""
+    history = audit_log.history(account, transaction)
     calendar, reached = Calendar.from_dict(state.facts["calendar"]), reached_by(state)
     arrived = state.records.scored(history.keys())
     found = []
@@ -180,28 +180,28 @@ def judged(
         is_waiting = key not in arrived
         if ((stands is not None and stands.disputed) or not disputed) and (is_waiting or not waiting):
             latest = None if stands is None else stands.verdict
-            said = [
+            listed = [
                 entry.to_dict() | {"when": calendar.iso(entry.verdict.time), "counts": entry.verdict == latest}
                 for entry in entries
             ]
             about = {"transaction": key[1], "account": key[0], **effective_verdicts_at(stands)}
-            found.append(about | {"waiting": is_waiting, "history": said})
+            found.append(about | {"waiting": is_waiting, "history": listed})
     return found
 
 
 def effective_verdicts_at(stands: EffectiveVerdict | None) -> dict[str, Any]:
-    """What counts, as plain values: the latest verdict, whose it is, whether it is disputed, what may be learnt."""
+    """The effective verdict as plain values: whose it is, whether it is disputed, what may be learnt."""
     if stands is None:
         return {"verdict": None, "who": None, "disputed": False, "label": None, "sides": {}}
     latest, words = stands.verdict, {"disputed": stands.disputed, "label": stands.label, "sides": stands.sides}
     return {"verdict": latest.verdict, "who": latest.who, **words}
 
 
-def with_verdicts(alerts: Iterable[Record], book: VerdictLog | None, reached: Reached = ANY_TIME) -> list[Record]:
-    """Alerts with what was found of them, in ``verdict`` and ``disputed``; as they are where there is no book."""
-    if book is None:
+def with_verdicts(alerts: Iterable[Record], audit_log: VerdictLog | None, reached: Reached = ANY_TIME) -> list[Record]:
+    """Alerts with what was found of them, in ``verdict`` and ``disputed``; as they are where there is no audit log."""
+    if audit_log is None:
         return [*alerts]
-    return [alert | _shortly(book.standing(alert["account"], alert["transaction"], reached)) for alert in alerts]
+    return [alert | _shortly(audit_log.standing(alert["account"], alert["transaction"], reached)) for alert in alerts]
 
 
 def _shortly(stands: EffectiveVerdict | None) -> dict[str, Any]:

@@ -1,8 +1,8 @@
-"""Verdicts in the book beside a replay's state: each is a line of it, and a later one overrules.
+"""Verdicts of people: in the audit log beside a replay's state, from files, and pending until their time has come.
 
-Files of verdicts: CSV and JSON lines (plain, .gz, .xz) and Parquet, row by row, each a verdict or refused.
-
-Verdicts that are heard when the stream's time has come to them: nobody learns from what is not known yet.
+A later verdict on a transaction overrules an earlier one. Files are CSV and JSON lines (plain, .gz, .xz) or Parquet;
+each row is a verdict or is refused. A pending verdict waits until the stream reaches its time, because a model must not
+learn from what is not known yet.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["BOOK", "VerdictEntry", "VerdictLog", "audit_log_beside", "open_besid
 
 @dataclass(frozen=True, slots=True)
 class VerdictEntry:
-    """A verdict in the book: the number of its line, when that was recorded, and the chain up to it."""
+    """A verdict in the audit log: the number of its entry, when that was recorded, and the chain up to it."""
 
     sequence: int
     recorded: float
@@ -35,20 +35,20 @@ class VerdictEntry:
     hash: str
 
     @classmethod
-    def of(cls, line: LogEntry) -> VerdictEntry:
-        """A line that is a verdict."""
-        said = line.said
-        verdict = Verdict(said.transaction, said.account, who=said.who, time=said.time, **said.body)
-        return cls(line.sequence, line.recorded, verdict, line.hash)
+    def of(cls, log_entry: LogEntry) -> VerdictEntry:
+        """An entry that is a verdict."""
+        action = log_entry.said
+        verdict = Verdict(action.transaction, action.account, who=action.who, time=action.time, **action.body)
+        return cls(log_entry.sequence, log_entry.recorded, verdict, log_entry.hash)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; ``recorded`` is a date."""
-        line = LogEntry(self.sequence, self.recorded, _said(self.verdict), self.hash)
-        return {"sequence": self.sequence, "recorded": line.moment, **self.verdict.to_dict()}
+        log_entry = LogEntry(self.sequence, self.recorded, _said(self.verdict), self.hash)
+        return {"sequence": self.sequence, "recorded": log_entry.moment, **self.verdict.to_dict()}
 
 
 class VerdictLog(AuditLog):
-    """The book, as far as it is about verdicts."""
+    """The audit log, as far as it is about verdicts."""
 
     def append(self, verdicts: Iterable[Verdict]) -> list[VerdictEntry]:
         """Record verdicts, all or none of them; gives the new entries, without those that were recorded before.
@@ -56,25 +56,27 @@ class VerdictLog(AuditLog):
         Raises
         ------
         StreamCcsdError
-            If one was made by hand and is not sound, or the book cannot be written.
+            If one was made by hand and is not sound, or the audit log cannot be written.
         """
         sound = dict.fromkeys(_sound(verdict) for verdict in verdicts)
         with self.writing():
-            said = [*map(_said, sound)]
-            known = self.known(said)
-            return [VerdictEntry.of(line) for line in self.add(each for each in said if each.row not in known)]
+            actions = [*map(_said, sound)]
+            known = self.known(actions)
+            return [
+                VerdictEntry.of(log_entry) for log_entry in self.add(each for each in actions if each.row not in known)
+            ]
 
     def entries(self, after: int = 0) -> Iterator[VerdictEntry]:
         """Verdicts behind a number, in order; each is compared with its hash as it is read."""
         return self._entries("WHERE e.sequence > ? ORDER BY e.sequence", after)
 
     def of(self, account: str, transaction: str) -> list[VerdictEntry]:
-        """All that was said of one transaction, in the order of its recording."""
+        """All verdicts on one transaction, in the order they were recorded."""
         where = "WHERE e.account = ? AND e.transaction_id = ? ORDER BY e.sequence"
         return [*self._entries(where, account, transaction)]
 
     def history(self, account: str | None = None, transaction: str | None = None) -> dict[Key, list[VerdictEntry]]:
-        """Entries by transaction, those first that were judged first: of an account, of an id, or all."""
+        """Entries by transaction, those with the earliest verdict first: of an account, of an id, or all."""
         given = {"e.account": account, "e.transaction_id": transaction}
         chosen = {column: value for column, value in given.items() if value is not None}
         where = "WHERE " + " AND ".join(f"{column} = ?" for column in chosen) if chosen else ""
@@ -84,15 +86,17 @@ class VerdictLog(AuditLog):
         return found
 
     def standing(self, account: str, transaction: str, reached: Reached = ANY_TIME) -> EffectiveVerdict | None:
-        """What counts of one transaction where the stream has come as far; None where nothing does."""
+        """The effective verdict on one transaction when the stream has come as far; None where there is none."""
         return reached.standing(entry.verdict for entry in self.of(account, transaction))
 
     def _entries(self, chosen: str, *values: Any) -> Iterator[VerdictEntry]:
-        return (VerdictEntry.of(line) for line in self._lines(chosen, *values) if line.said.kind == "verdict")
+        return (
+            VerdictEntry.of(log_entry) for log_entry in self._lines(chosen, *values) if log_entry.said.kind == "verdict"
+        )
 
 
 def open_beside(state: Path) -> VerdictLog | None:
-    """The book of a state file, to be read; None where nothing was ever recorded."""
+    """The audit log of a state file, to be read; None where nothing was ever recorded."""
     path = audit_log_beside(state)
     return VerdictLog.open(path, read_only=True) if path.exists() else None
 
@@ -137,8 +141,8 @@ def read_verdicts(
                 f"{path} has no column named {listed(missing)}: it has {listed(row.values)}. A file of verdicts has "
                 f"{', '.join(NEEDED)}, and may have why and source"
             )
-        said = {name: value for name, value in row.values.items() if name not in given or value not in (None, "")}
-        yield row, Verdict.parse({**given, **said}, calendar, row.line, latest)
+        stated = {name: value for name, value in row.values.items() if name not in given or value not in (None, "")}
+        yield row, Verdict.parse({**given, **stated}, calendar, row.line, latest)
 
 
 class PendingVerdicts:
@@ -155,7 +159,7 @@ class PendingVerdicts:
         self.add(verdicts)
 
     def add(self, verdicts: Iterable[Verdict]) -> None:
-        """More of them; one whose time is over is heard next."""
+        """More of them; one whose time is over is given next."""
         for verdict in verdicts:
             heappush(self._waiting, (verdict.time, self._arrived, verdict))
             self._arrived += 1

@@ -43,13 +43,13 @@ _KINDS = {
     "float64": ("time", "amount", "score", "tail_rate", "expected_loss"),
     "bool_": ("disputed",),
 }
-# Beside them where somebody judged an alert of this replay.
+# Beside them where there are verdicts on alerts of this replay.
 _JUDGED = ("verdict", "disputed")
 
 
 @dataclass(frozen=True)
 class AlertsOptions:
-    """What ``stream-ccsd alerts`` is told."""
+    """Options of ``stream-ccsd alerts``."""
 
     state: OptionalStateOption = None
     source: Annotated[
@@ -141,8 +141,8 @@ def _stored(state: Path, options: AlertsOptions) -> tuple[Rows, Calendar, bool]:
             alerts = list(file.records.alerts(**chosen))
         else:
             alerts = file.records.newest_alerts(options.limit, **chosen)[::-1]
-    with open_beside(state) or nullcontext() as book:
-        return with_verdicts(alerts, book, reached), calendar, book is not None
+    with open_beside(state) or nullcontext() as audit_log:
+        return with_verdicts(alerts, audit_log, reached), calendar, audit_log is not None
 
 
 def _since(text: str | None) -> Callable[[dict[str, Any]], bool]:
@@ -197,8 +197,8 @@ def explain(
     with closing(StateFile.open(state, read_only=True)) as file:
         explanation, reached = Explanation.of(file.records, account), reached_by(file)
     explained = explanation.to_dict()
-    with open_beside(state) or nullcontext() as book:
-        explained["alerts"] = with_verdicts(explained["alerts"], book, reached)
+    with open_beside(state) or nullcontext() as audit_log:
+        explained["alerts"] = with_verdicts(explained["alerts"], audit_log, reached)
     emit(explained | {"picture": str(explanation.draw(path))}, json_target, _show_explanation)
 
 

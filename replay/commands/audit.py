@@ -39,11 +39,11 @@ def audit(
     path = audit_log_beside(state)
     result: dict[str, Any] = {"book": str(path), "whole": True, "lines": 0, "head": None, "entries": []}
     if path.exists():
-        with AuditLog.open(path, read_only=True) as book:
-            last = book.check()
-            if expect is not None and not any(line.hash == expect for line in book.lines()):
+        with AuditLog.open(path, read_only=True) as audit_log:
+            last = audit_log.check()
+            if expect is not None and not any(entry.hash == expect for entry in audit_log.lines()):
                 raise StreamCcsdError(f"{path} does not contain a line with the hash {expect}: lines are missing")
-            entries = [shown(line, calendar) for line in book.newest(limit)[::-1]]
+            entries = [shown(entry, calendar) for entry in audit_log.newest(limit)[::-1]]
         result |= {"lines": last.sequence if last else 0, "head": last.hash if last else None, "entries": entries}
     elif expect is not None:
         raise StreamCcsdError(f"there is no book {path}, which should have a line with the hash {expect}")

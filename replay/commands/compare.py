@@ -34,7 +34,7 @@ _KINDS = {
 
 @dataclass(frozen=True)
 class CompareOptions:
-    """What ``stream-ccsd compare`` is told."""
+    """Options of ``stream-ccsd compare``."""
 
     champion: Annotated[Path, typer.Option(metavar="FILE", help="State file of a replay with --challenger.")]
     challenger: Annotated[
@@ -80,9 +80,9 @@ def compare(options: CompareOptions) -> None:
         closing(StateFile.open(second, read_only=True)) as new,
     ):
         calendar = Calendar.from_dict(old.facts["calendar"])
-        kind, standings = _standings(options, old)
+        kind, effective = _standings(options, old)
         width = None if options.by is None else _width(calendar, options.by)
-        result = compared(old.records, new.records, standings, limit=options.limit, width=width, seed=options.seed)
+        result = compared(old.records, new.records, effective, limit=options.limit, width=width, seed=options.seed)
     states = dict(zip(_NAMES, (options.champion, second), strict=True))
     for name, path in states.items():
         result[name] = {"state": str(path), **result[name]}
@@ -95,17 +95,17 @@ def compare(options: CompareOptions) -> None:
 
 
 def _standings(options: CompareOptions, champion: Any) -> tuple[str, Any]:
-    """What to judge by, and how that is called: a book of verdicts where there is one, else recorded labels."""
+    """What to compare with, and how that is called: verdicts of people where there are any, else recorded labels."""
     from replay.cases.judgement import reached_by
     from replay.cases.verdicts import VerdictLog, audit_log_beside
     from replay.compare import effective_verdicts_of, recorded_labels
 
     if options.verdicts == _NOTHING:
         return _NOTHING, None
-    book = audit_log_beside(options.champion) if options.verdicts is None else Path(options.verdicts)
-    if options.verdicts != _LABELS and (options.verdicts is not None or book.exists()):
-        with VerdictLog.open(book, read_only=True) as verdicts:
-            return str(book), effective_verdicts_of(
+    place = audit_log_beside(options.champion) if options.verdicts is None else Path(options.verdicts)
+    if options.verdicts != _LABELS and (options.verdicts is not None or place.exists()):
+        with VerdictLog.open(place, read_only=True) as verdicts:
+            return str(place), effective_verdicts_of(
                 (entry.verdict for entry in verdicts.entries()), reached_by(champion)
             )
     labels = recorded_labels(champion.records)

@@ -29,7 +29,7 @@ from stream_ccsd.errors import StreamCcsdError
 
 @dataclass(frozen=True)
 class FitOptions:
-    """What ``stream-ccsd fit`` is told."""
+    """Options of ``stream-ccsd fit``."""
 
     data: Annotated[Path, typer.Option(metavar="FILE", help="Transactions: .csv, .jsonl (.gz, .xz), .parquet.")]
     model: Annotated[Path, typer.Option(metavar="DIR", help="Where to write the model.")]
@@ -141,7 +141,7 @@ def _show(console: Console, facts: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class SimulateOptions:
-    """What ``stream-ccsd simulate`` is told."""
+    """Options of ``stream-ccsd simulate``."""
 
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where to: .csv, .csv.gz or .parquet.")]
     customers: Annotated[int, typer.Option(help="How many.", min=1, max=10**9)] = 1000

@@ -1,7 +1,4 @@
-"""Options that several commands of a replay share, and what they mean.
-
-What ``stream-ccsd replay`` is told about lessons, and what that means for a stream.
-"""
+"""Options that several commands of a replay share, and what they mean: budgets, times, fields, learning."""
 
 from __future__ import annotations
 

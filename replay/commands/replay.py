@@ -54,7 +54,7 @@ from stream_ccsd.errors import StreamCcsdError
 
 @dataclass(frozen=True)
 class ReplayOptions:
-    """What ``stream-ccsd replay`` is told."""
+    """Options of ``stream-ccsd replay``."""
 
     data: Annotated[
         Path | None,
@@ -250,7 +250,7 @@ def _begun(options: ReplayOptions, progress: Advance) -> _Begun:
 
 
 def _saved(options: ReplayOptions, model: Any) -> Path | None:
-    """Beside the state, for whoever looks at it: a page draws the laws behind an alert."""
+    """Beside the state, for whoever looks at it: a page draws the densities behind an alert."""
     from replay.state.file import model_beside
     from replay.state.schema import check_free
 

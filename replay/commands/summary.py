@@ -98,7 +98,7 @@ def _budget(result: dict[str, Any]) -> str:
 
 
 def _challenger(own: dict[str, Any], champion: dict[str, Any]) -> str:
-    """What the model in the shadow did, and where the comparison is."""
+    """What the challenger did, and where the comparison is."""
     caught = f", caught {own['caught_accounts']} accounts, {own['false_accounts']} others" if "recall" in own else ""
     text = f"[bold]challenger[/bold] {own['model']}: {own['alerts']:,} alerts{caught}; "
     if champion["state"] is None:

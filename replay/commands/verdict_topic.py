@@ -1,7 +1,4 @@
-"""Options of ``stream-ccsd verdict``, for a book and for a topic.
-
-What ``verdict --to`` does: verdicts into the topic that a learner reads.
-"""
+"""Options of ``stream-ccsd verdict``, and what its ``--to`` does: verdicts into the topic that a learner reads."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from stream_ccsd.verdict import Verdict
 
 @dataclass(frozen=True)
 class VerdictOptions:
-    """What ``stream-ccsd verdict`` is told."""
+    """Options of ``stream-ccsd verdict``."""
 
     state: OptionalStateOption = None
     to: Annotated[

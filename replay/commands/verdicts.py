@@ -51,12 +51,12 @@ def verdict(options: VerdictOptions, json_target: JsonOption = None) -> None:
     with closing(StateFile.open(options.state, read_only=True)) as state:
         calendar = Calendar.from_dict(state.facts["calendar"])
         at = stream_time(options.at, "--at", lambda: calendar)
-        said = _said(options, state, at) if options.file is None else {}
+        given = _said(options, state, at) if options.file is None else {}
         if options.file is not None:
             next(read_verdicts(options.file, calendar, _given(options, at), options.encoding))  # is it a file of them?
-        with VerdictLog.create(audit_log_beside(options.state)) as book:
+        with VerdictLog.create(audit_log_beside(options.state)) as audit_log:
             one = options.file is None
-            result = _one(book, state, said, at) if one else _many(book, state, options, letters, at)
+            result = _one(audit_log, state, given, at) if one else _many(audit_log, state, options, letters, at)
     emit(result, json_target, lambda console, shown: _show_recorded(console, shown, calendar))
     if result["dead_letters"]:
         raise typer.Exit(DEAD_LETTERS)
@@ -100,9 +100,9 @@ def _said(options: VerdictOptions, state: Any, at: float | None) -> dict[str, An
         alert = alerted(state.records, options.alert, account)
         transaction, account = alert["transaction"], alert["account"]
     about = {"transaction": transaction, "account": account, "verdict": options.finding}
-    said = about | {"who": options.who or login_name(), "why": options.why, "source": options.source}
-    checked(said, at, latest_of(state))
-    return said
+    given = about | {"who": options.who or login_name(), "why": options.why, "source": options.source}
+    checked(given, at, latest_of(state))
+    return given
 
 
 def _given(options: VerdictOptions, at: float | None) -> dict[str, Any]:
@@ -111,44 +111,44 @@ def _given(options: VerdictOptions, at: float | None) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _one(book: Any, state: Any, said: dict[str, Any], at: float | None) -> dict[str, Any]:
+def _one(audit_log: Any, state: Any, given: dict[str, Any], at: float | None) -> dict[str, Any]:
     from replay.cases.judgement import checked, effective_verdicts_at, latest_of, reached_by, record_verdict
 
-    key, reached = (said["account"], said["transaction"]), reached_by(state)
-    before, newest = book.standing(*key, reached), state.records.newest_time()
-    entry = record_verdict(book, said, at=at, newest=newest, before=before, latest=latest_of(state))
-    stands = book.standing(*key, reached)
-    counts = checked(said, at) if stands is None else stands.verdict
+    key, reached = (given["account"], given["transaction"]), reached_by(state)
+    before, newest = audit_log.standing(*key, reached), state.records.newest_time()
+    entry = record_verdict(audit_log, given, at=at, newest=newest, before=before, latest=latest_of(state))
+    stands = audit_log.standing(*key, reached)
+    counts = checked(given, at) if stands is None else stands.verdict
     return {
-        "book": str(book.path),
+        "book": str(audit_log.path),
         "recorded": int(entry is not None),
         "known": int(entry is None),
         "waiting": int(not state.records.scored([key])),
         "ahead": int(entry is not None and reached.time_of(entry.verdict) is None),
         "disputed": int(stands is not None and stands.disputed),
         "dead_letters": 0,
-        "entry": (entry or next(known for known in book.of(*key) if known.verdict == counts)).to_dict(),
+        "entry": (entry or next(known for known in audit_log.of(*key) if known.verdict == counts)).to_dict(),
         "standing": effective_verdicts_at(stands),
     }
 
 
-def _many(book: Any, state: Any, options: VerdictOptions, letters: Path, at: float | None) -> dict[str, Any]:
+def _many(audit_log: Any, state: Any, options: VerdictOptions, letters: Path, at: float | None) -> dict[str, Any]:
     from replay.cases.judgement import record_file
 
     assert options.file is not None
-    done = record_file(book, state, options.file, _given(options, at), options.encoding)
+    done = record_file(audit_log, state, options.file, _given(options, at), options.encoding)
     if done.dead_letters or letters.is_file():  # those of an earlier file would be taken for this one's
         write_whole(letters, "".join(letter.to_json() + "\n" for letter in done.dead_letters))
     return {
-        "book": str(book.path),
+        "book": str(audit_log.path),
         **{name: getattr(done, name) for name in ("recorded", "known", "waiting", "ahead", "disputed")},
         "dead_letters": len(done.dead_letters),
         "dead_letter_file": str(letters) if done.dead_letters else None,
     }
 
 
-def _letters_beside(book: Path) -> Path:
-    return book.with_name(book.name + ".dead_letters.jsonl")
+def _letters_beside(audit_log: Path) -> Path:
+    return audit_log.with_name(audit_log.name + ".dead_letters.jsonl")
 
 
 def _show_recorded(console: Console, result: dict[str, Any], calendar: Calendar) -> None:
@@ -158,8 +158,8 @@ def _show_recorded(console: Console, result: dict[str, Any], calendar: Calendar)
     if "entry" in result:
         entry, stands = result["entry"], result["standing"]
         about = f"transaction {entry['transaction']} of {entry['account']}"
-        said = "recorded" if result["recorded"] else "was recorded before, nothing to add"
-        say(f"{about}: {entry['verdict']}, says {entry['who']} at {calendar.show(entry['time'])}; {said}")
+        outcome = "recorded" if result["recorded"] else "was recorded before, nothing to add"
+        say(f"{about}: {entry['verdict']}, says {entry['who']} at {calendar.show(entry['time'])}; {outcome}")
         if result["ahead"]:
             say("it is dated ahead of the stream, and counts when the stream has come to it")
         elif stands["disputed"]:
@@ -182,12 +182,12 @@ def _show_recorded(console: Console, result: dict[str, Any], calendar: Calendar)
 
 
 def _sides(sides: dict[str, list[str]]) -> str:
-    return "; ".join(f"{said}: {', '.join(people)}" for said, people in sides.items())
+    return "; ".join(f"{side}: {', '.join(people)}" for side, people in sides.items())
 
 
 @dataclass(frozen=True)
 class VerdictsOptions:
-    """What ``stream-ccsd verdicts`` is told."""
+    """Options of ``stream-ccsd verdicts``."""
 
     state: StateOption
     account: Annotated[str | None, typer.Option(metavar="NAME", help="Only on transactions of this account.")] = None
@@ -227,14 +227,14 @@ def verdicts(options: VerdictsOptions, json_target: JsonOption = None) -> None:
     chosen = {name: getattr(options, name) for name in ("account", "transaction", "disputed", "waiting")}
     with closing(StateFile.open(options.state, read_only=True)) as state:
         calendar = Calendar.from_dict(state.facts["calendar"])
-        book = open_beside(options.state)
+        audit_log = open_beside(options.state)
         found: Rows = []
         last, recorded = None, 0
-        if book is not None:
-            with book:
-                last = book.check() if options.check else None
-                recorded = sum(1 for _ in book.entries()) if options.check else 0
-                found = judged(book, state, **chosen)
+        if audit_log is not None:
+            with audit_log:
+                last = audit_log.check() if options.check else None
+                recorded = sum(1 for _ in audit_log.entries()) if options.check else 0
+                found = judged(audit_log, state, **chosen)
     result = {
         "book": str(audit_log_beside(options.state)),
         "verdicts": sum(len(row["history"]) for row in found),
@@ -292,5 +292,5 @@ def _show_judged(console: Console, result: dict[str, Any], calendar: Calendar) -
 
 def _show_chain(console: Console, result: dict[str, Any]) -> None:
     chain = result["chain"]
-    said = f"the chain of {chain['verdicts']:,} verdicts is whole; its last hash is {chain['hash']}"
-    console.print(said if chain["verdicts"] else "no verdict was recorded yet", highlight=False, soft_wrap=True)
+    text = f"the chain of {chain['verdicts']:,} verdicts is whole; its last hash is {chain['hash']}"
+    console.print(text if chain["verdicts"] else "no verdict was recorded yet", highlight=False, soft_wrap=True)

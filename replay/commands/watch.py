@@ -34,7 +34,7 @@ _WHO_MAY = "Who may use it"
 
 @dataclass(frozen=True)
 class WatchOptions:
-    """What ``stream-ccsd watch`` is told."""
+    """Options of ``stream-ccsd watch``."""
 
     state: OptionalStateOption = None
     source: Annotated[
@@ -218,7 +218,7 @@ def _access(options: WatchOptions, loopback: bool) -> Any:
 def _source(
     options: WatchOptions, stack: ExitStack, stop: Callable[[], bool], console: Console
 ) -> tuple[Path, Any] | None:
-    """The state file to watch, and where verdicts go beside its book; None where nobody wants it any more."""
+    """The state file to watch, and where verdicts go beside its audit log; None where nobody wants it any more."""
     if options.source is not None:
         from replay.commands.kafka import kafka_extra
 
@@ -261,7 +261,7 @@ def _wait(state: Path, stop: Callable[[], bool], check: Callable[[], None] = lam
 
 
 def _report(demo: Any, stop: Callable[[], bool]) -> None:
-    """Say so if the replay breaks off while it is watched; what there is stays to be seen."""
+    """Report it if the replay breaks off while a page follows it; what there is stays to be seen."""
     while not stop():
         try:
             demo.check()

@@ -1,4 +1,4 @@
-"""The local file of a mirror: the tables of a replay's state, of bounded size.
+"""The local file of a mirror: the tables of a replay's state, of bounded size, and the facts of its stream.
 
 Positions are arrival numbers, from 1, because Kafka counts by partition: each score, with its alert if it has one, and
 each dead letter has the next. In every record ``position`` is that number, ``partition`` and ``offset`` are the place
@@ -7,10 +7,11 @@ of the transaction on its topic. An alert's id is its own, so links to it hold w
 ``timeline``, and with it the counts in totals, stays whole when old scores go; an account is forgotten with the last of
 its scores. Small batches grow until they are worth a row: on a slow stream every transaction is one.
 
-What a page must know about a stream before it shows it: model, threshold, rules of alerts, calendar.
+A page must know a stream's model, threshold, alert rules and calendar before it shows anything.
 
-On Kafka nobody writes that down in one place. A model that is named has it all; else the messages have: each alert says
-its threshold, its model and, where times are dates, its time as both. What nobody says has its usual value.
+On Kafka nobody writes these down in one place. A model that is named has them all. Otherwise the messages have them:
+each alert says its threshold, its model and, where times are dates, its time as both. What no message says has its
+usual value.
 """
 
 from __future__ import annotations

@@ -207,7 +207,7 @@ class Following:
         self._written = time.monotonic()
         verdicts, self._intake.verdicts = self._intake.verdicts, []
         if verdicts:  # before the offsets: read again, they are known
-            # In a thread: a desk may hold the book while its own verdict waits to be sent by this very loop.
+            # In a thread: a page may hold the audit log while its own verdict waits to be sent by this very loop.
             await asyncio.to_thread(self._enter, verdicts)
         wrote = False
         while arrivals := self._intake.ready(1 if self._alone else size):
@@ -223,7 +223,7 @@ class Following:
             self._tell("following")
 
     def _enter(self, verdicts: list[Verdict]) -> None:
-        """Verdicts into the book; one that it cannot hold is in the log, and the others go on."""
+        """Verdicts into the audit log; one that it refuses is reported in the program's log, and the others go on."""
         try:
             self._book.append(verdicts)
         except Exception as error:
@@ -261,7 +261,7 @@ class Following:
                 self._file.write([Arrival(bad.stamp, letter=letter)], self._notes("following"))
 
     def _has_news(self) -> bool:
-        """Whether something else than arrivals has changed since it was last told, a second ago or more."""
+        """Whether something else than arrivals has changed since it was last written, a second ago or more."""
         return time.monotonic() - self._told > 1.0 and self._notes("following") != self._without_kept()
 
     # What is said about it

@@ -4,7 +4,7 @@ The mirror runs in a thread of its own. Each batch is one SQLite transaction tha
 read: killed at any moment, it goes on behind the last whole batch, and nothing is lost or there twice. It needs no
 consumer group, and any number of pages may each have their own.
 
-Verdicts to their topic, from where learner and workers take them.
+:class:`Sender` sends verdicts to their topic, from where the learner reads them.
 """
 
 from __future__ import annotations
@@ -143,7 +143,7 @@ def open_mirror(
 
 
 class Mirror:
-    """A file that follows topics: ``path`` is as a replay's state file, with the book of verdicts beside it."""
+    """A file that follows topics: ``path`` is as a replay's state file, with the audit log beside it."""
 
     def __init__(self, following: Following, sender: Sender, path: Path, temporary: Path | None) -> None:
         self.path = path

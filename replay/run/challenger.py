@@ -1,4 +1,4 @@
-"""A challenger beside the champion: a second model on the same stream, in the shadow of the first.
+"""A challenger beside the champion: a second model that scores the same stream.
 
 It reads the stream by itself, with the fields that its own model declares, and records by itself. So it has its own
 place in the stream: whatever was killed in which moment, each goes on from where it was, and the one that is behind

@@ -1,6 +1,7 @@
-"""A model from a file: on all accounts, on a share of those that no label speaks against, or on its first part.
+"""Models for a replay: fitted on a file's accounts, on a file's first part, or on part of a simulated population.
 
-The built-in stream: a model fitted on some normal accounts of a simulated town, and the transactions of the rest.
+A fit on a file takes all accounts, or a share of those that no label speaks against. The built-in stream has a model of
+some normal accounts of a simulated population, and replays the transactions of the rest.
 """
 
 from __future__ import annotations
@@ -233,7 +234,7 @@ def simulated_replay(
 
 
 def population_settings(settings: Settings) -> Settings:
-    """These settings, with the fields and the calendar of a simulated town where they leave them open."""
+    """These settings, with the fields and the calendar of a simulated population where they leave them open."""
     unknown = set(settings.fields) - set(FIELDS)
     if unknown:
         raise StreamCcsdError(f"a simulated town has no {', '.join(sorted(unknown))}: it has {', '.join(FIELDS)}")

@@ -1,9 +1,8 @@
-"""What happens between the batches of a replay: lessons, budgets that people set, and a look at changes.
+"""Hooks between the batches of a replay: model updates, budgets that people set, and drift.
 
-Budgets that people set while a replay runs: the next batch alerts by them.
-
-They are lines of the book, so who set one, when and why stays known. A replay looks for them between batches; one that
-is resumed goes on with the newest. What was alerted before stays as it was.
+Budgets are entries of the audit log, so who set one, when and why stays known. A replay looks for them between batches,
+and the next batch alerts by the newest. A resumed replay goes on with the newest. What was alerted before stays as it
+was.
 """
 
 from __future__ import annotations
@@ -40,21 +39,21 @@ BEGUN_BEHIND = "book_at_begin"
 
 
 def _last_line(state: Path | None) -> int:
-    book = None if state is None else open_beside(state)
-    if book is None:
+    audit_log = None if state is None else open_beside(state)
+    if audit_log is None:
         return 0
-    with book:
-        last = book.last()
+    with audit_log:
+        last = audit_log.last()
     return 0 if last is None else last.sequence
 
 
 class BudgetChanges:
-    """Thresholds in the book beside a state file, as far as they are new."""
+    """Thresholds in the audit log beside a state file, as far as they are new."""
 
     def __init__(self, state: Path | None, notes: dict[str, Any]) -> None:
         self._state = state
         self._seen: tuple[tuple[int, int], ...] = ()
-        # A book may be older than the state file: what was set for an older replay is not for this one.
+        # An audit log may be older than the state file: what was set for an older replay is not for this one.
         self._read = int(notes.setdefault(BEGUN_BEHIND, _last_line(state)))
 
     def newest(self) -> float | None:
@@ -67,20 +66,20 @@ class BudgetChanges:
         self._seen = found
         threshold = None
         try:
-            book = open_beside(self._state)
-            if book is not None:
-                with book:
-                    for line in book.lines(after=self._read):
-                        self._read = line.sequence
-                        if line.said.kind == "budget":
-                            threshold = float(line.said.body["to"])
+            audit_log = open_beside(self._state)
+            if audit_log is not None:
+                with audit_log:
+                    for entry in audit_log.lines(after=self._read):
+                        self._read = entry.sequence
+                        if entry.said.kind == "budget":
+                            threshold = float(entry.said.body["to"])
         except StreamCcsdError as error:  # a replay goes on by the threshold it has
             log.warning("budgets that people set cannot be read: %s", error)
         return threshold
 
 
 class DriftHook:
-    """Watches what is recorded, and what lessons hear of alerts.
+    """Watches for drift in what is recorded, and in verdicts on alerts as they are learnt from.
 
     A replay that is resumed shows it everything once more, in the same order, so that it is where it was.
     """
@@ -92,7 +91,7 @@ class DriftHook:
         self.events: list[DriftEvent] = []
 
     def recall(self, recorded: Iterator[pa.RecordBatch]) -> None:
-        """What was recorded before this process, where there are no lessons."""
+        """What was recorded before this process, where there are no model updates."""
         if self._watch is not None:
             for scores in recorded:
                 self.see(scores)
@@ -104,7 +103,7 @@ class DriftHook:
         return found
 
     def hear(self, frauds: list[bool]) -> None:
-        """Of alerts that were judged since: whether each was fraud."""
+        """Verdicts on alerts since: whether each was fraud."""
         if self._watch is not None:
             self._watch.hear(frauds)
 
@@ -118,7 +117,7 @@ class DriftHook:
 
 @dataclass(frozen=True)
 class LearningHook:
-    """Lessons between the batches of a replay: before each transaction, it is asked whether one is held."""
+    """Model updates between the batches of a replay: before each transaction, it is asked whether one is due."""
 
     lessons: ModelUpdates
     recording: Recording
@@ -128,17 +127,17 @@ class LearningHook:
 
     @classmethod
     def of(cls, setup: Setup, recording: Recording, drift: DriftHook, stop: Stop) -> LearningHook | None:
-        """Lessons of this replay, if there are any; of a resumed one, as far as they were held."""
+        """For this replay, if it learns; of a resumed one, with the updates that were made."""
         if setup.learning is None:
             drift.recall(recording.recorded())
             return None
-        lessons = ModelUpdates(setup.learning, setup.model, setup.models, setup.state)
-        lessons.recall(recording.recorded(), drift)
-        recording.use(lessons.model)
-        return cls(lessons, recording, drift, stop)
+        updates = ModelUpdates(setup.learning, setup.model, setup.models, setup.state)
+        updates.recall(recording.recorded(), drift)
+        recording.use(updates.model)
+        return cls(updates, recording, drift, stop)
 
     def __call__(self, transaction: Transaction, flush: Callable[[], None]) -> Engine | None:
-        """Another engine, if lessons come before this transaction; no more of them once somebody asked to stop."""
+        """Another engine, if updates are due before this transaction; no more of them once somebody asked to stop."""
         held = False
         while (moment := self.lessons.due(transaction)) is not None:
             flush()
@@ -160,7 +159,7 @@ class LearningHook:
         self.seconds[0] += time.perf_counter() - begun
 
     def summary(self, clock: StreamClock) -> dict[str, Any]:
-        """What came of lessons, and what they cost."""
+        """What came of model updates, and what they cost."""
         share = self.seconds[0] / clock.seconds if clock.seconds else None
         return {**self.lessons.summary(), "seconds": self.seconds[0], "share_of_time": share}
 
@@ -206,13 +205,13 @@ class BudgetHook:
         return self.recording.engine
 
 
-def all_hooks(lessons: LearningHook | None, budget: BudgetHook) -> BeforeEach:
+def all_hooks(learning: LearningHook | None, budget: BudgetHook) -> BeforeEach:
     """Whatever changes the engine between transactions; each change is made to the one that is used then."""
-    if lessons is None:
+    if learning is None:
         return budget
 
     def before(transaction: Transaction, flush: Callable[[], None]) -> Engine | None:
-        taught = lessons(transaction, flush)
-        return budget(transaction, flush) or taught
+        updated = learning(transaction, flush)
+        return budget(transaction, flush) or updated
 
     return before

@@ -1,9 +1,9 @@
-"""Lessons of a replay: when they are held, what verdicts they hear, and which models come of them.
+"""Model updates of a replay: when they are due, which verdicts they learn from, and which models they make.
 
 What a learner knows follows from recorded scores and verdicts, so nothing of it is stored: a resumed replay shows it
-the scores again. Beside a state file are the models (``replay.db.models``) and a log of lessons
-(``replay.db.lessons``), which says how many verdicts of the book each has heard, and which model scores after it:
-people may add verdicts and pin models at any time, and a lesson that is repeated after a kill must hear and use the
+the scores again. Beside a state file are the models (``replay.db.models``) and a log of model updates
+(``replay.db.lessons``). The log says how many verdicts each update learnt from, and which model scores after it. People
+may add verdicts and pin models at any time, and an update that is repeated after a kill must learn from and use the
 same.
 """
 
@@ -47,7 +47,7 @@ class Learning:
 
     @property
     def schedule(self) -> Schedule:
-        """When lessons are."""
+        """When the model is updated."""
         return Schedule(self.every, self.delay)
 
     def to_dict(self) -> dict[str, Any]:
@@ -58,24 +58,24 @@ class Learning:
 
 
 class Beside(Protocol):
-    """What looks on while lessons are held."""
+    """What follows a replay beside its model updates, as a drift monitor does."""
 
     def see(self, scores: pa.RecordBatch) -> Any:
         """Scores that were recorded."""
 
     def hear(self, frauds: list[bool]) -> None:
-        """Of alerts that a lesson was the first to hear of: whether each was fraud."""
+        """Verdicts on alerts that a model update was the first to learn of: whether each was fraud."""
 
 
 class ModelUpdates:
-    """The lessons of one replay. ``model`` is the one that scores now."""
+    """The model updates of one replay. ``model`` is the one that scores now."""
 
     def __init__(self, learning: Learning, model: Model, folder: Path, state: Path | None) -> None:
         self._learning, self._state = learning, state
         self._learner = Learner(model, learning.schedule, adapt=learning.adapt)
         self._versions = Registry(folder)
         self._pending = PendingVerdicts(learning.verdicts)
-        self._heard = 0  # entries of the book
+        self._heard = 0  # entries of the audit log
         self._newest: str | None = None  # the version that was learnt last, and the one that scores
         self._used: str | None = None
         self._loaded: dict[str, Model] = {}  # the one that was needed last
@@ -84,9 +84,9 @@ class ModelUpdates:
         self.model = self._learner.model
 
     def recall(self, recorded: Iterator[pa.RecordBatch], beside: Beside | None = None) -> None:
-        """Show the learner what was recorded before this process, and the lessons that were held meanwhile.
+        """Show the learner what was recorded before this process, and the model updates that were made meanwhile.
 
-        What looks on ``beside`` sees and hears the same in the same order as when it happened.
+        ``beside`` gets the same in the same order as when it happened.
         """
 
         def see(scores: pa.RecordBatch) -> None:
@@ -100,7 +100,7 @@ class ModelUpdates:
                 while (moment := self._learner.due(time)) is not None:
                     see(scores.slice(start, i - start))
                     start = i
-                    self._recall_lesson(moment)
+                    self._recall_update(moment)
                     if beside is not None:
                         beside.hear(self.judged)
             see(scores.slice(start))
@@ -108,11 +108,11 @@ class ModelUpdates:
             self._learner.take_up(self._load(self._newest))
             self.model = self._load(self._used)
 
-    def _recall_lesson(self, moment: float) -> None:
-        said = self._log.at(moment) or {}
-        self._hear(moment, said.get("heard", self._heard))
-        if "used" not in said:
-            if said or self._learner.label_buffer.has_news(moment):
+    def _recall_update(self, moment: float) -> None:
+        noted = self._log.at(moment) or {}
+        self._hear(moment, noted.get("heard", self._heard))
+        if "used" not in noted:
+            if noted or self._learner.label_buffer.has_news(moment):
                 raise StreamCcsdError(
                     f"{self._log.path} does not know of the lesson at {moment!r}, which {self._state} was scored "
                     "after: put the file back, or start anew with another --state"
@@ -120,7 +120,7 @@ class ModelUpdates:
             self._learner.remember(moment)
             return
         self._learner.remember(moment)
-        self._newest, self._used, self.held = said["learnt"], said["used"], self.held + 1
+        self._newest, self._used, self.held = noted["learnt"], noted["used"], self.held + 1
         if self._learning.adapt:  # what rows say of new names depends on those that the model knew
             self._learner.take_up(self._load(self._newest))
 
@@ -145,23 +145,23 @@ class ModelUpdates:
 
     @property
     def judged(self) -> list[bool]:
-        """Of alerts that the last lesson was the first to hear of: whether each was fraud."""
+        """Verdicts on alerts that the last model update was the first to learn of: whether each was fraud."""
         return self._learner.label_buffer.judged
 
     def due(self, transaction: Transaction) -> float | None:
-        """The moment of a lesson that comes before this transaction."""
+        """The moment of a model update that comes before this transaction."""
         if transaction.time > self.model.latest_time:  # a mistake, which the engine refuses
             return None
         return self._learner.due(transaction.time)
 
     def hold(self, moment: float) -> Model:
-        """Hold a lesson; returns the model that scores from now on: the new one, unless another is pinned."""
+        """Update the model; returns the one that scores from now on: the new one, unless another is pinned."""
         known = self._log.at(moment) or {}  # begun before a kill, and nothing was recorded after it
         heard = self._hear(moment, known.get("heard"))
         if not known and not self._learner.label_buffer.has_news(moment):
-            self._learner.remember(moment)  # an empty moment: there is no lesson, and no note of one
+            self._learner.remember(moment)  # an empty moment: there is no model update, and no note of one
             return self.model
-        if not known:  # before there is a model: should it be made again, it hears the same
+        if not known:  # before there is a model: should it be made again, it learns from the same
             self._log.add({"moment": moment, "heard": heard})
         before = self._learner.model
         learnt = self._learner.learn(moment)
@@ -180,11 +180,11 @@ class ModelUpdates:
         return self.model
 
     def _hear(self, moment: float, up_to: int | None) -> int:
-        """Verdicts that are known by this moment; of the book, entries up to a number. Returns how many were heard."""
-        book = None if self._state is None else open_beside(self._state)
-        if book is not None:
-            with book:
-                for entry in book.entries(after=self._heard):
+        """Take in verdicts known by this moment; of the audit log, entries up to a number. Returns how many."""
+        audit_log = None if self._state is None else open_beside(self._state)
+        if audit_log is not None:
+            with audit_log:
+                for entry in audit_log.entries(after=self._heard):
                     if up_to is not None and entry.sequence > up_to:
                         break
                     self._pending.add([entry.verdict])
@@ -210,7 +210,7 @@ class ModelUpdates:
 
 
 class _LessonLog:
-    """Two lines a lesson, each written before what follows from it: what it heard, then which models came of it."""
+    """Two lines a model update, each written before what follows from it: what it learns from, then its models."""
 
     def __init__(self, path: Path | None) -> None:
         self.path = path
@@ -224,8 +224,8 @@ class _LessonLog:
 
     def _keep(self, line: bytes) -> None:
         try:
-            said = json.loads(line)
-            self._lines[said["moment"]] = said
+            noted = json.loads(line)
+            self._lines[noted["moment"]] = noted
         except (ValueError, KeyError, TypeError) as error:
             raise StreamCcsdError(
                 f"{self.path} is damaged at byte {self._whole:,}: put it back as it was, or start anew with another "
@@ -236,9 +236,9 @@ class _LessonLog:
     def at(self, moment: float) -> dict[str, Any] | None:
         return self._lines.get(moment)
 
-    def add(self, said: dict[str, Any]) -> None:
-        line = json.dumps(said).encode() + b"\n"
-        self._lines[said["moment"]] = said
+    def add(self, noted: dict[str, Any]) -> None:
+        line = json.dumps(noted).encode() + b"\n"
+        self._lines[noted["moment"]] = noted
         if self.path is None:
             return
         try:
@@ -264,10 +264,10 @@ def forget_updates(folder: Path, state: Path | None) -> None:
 
 
 def updates_beside(state: Path) -> Path:
-    """Where the lessons of a replay are noted."""
+    """Where the model updates of a replay are noted."""
     return state.with_name(state.name + ".lessons")
 
 
 def models_beside(state: Path) -> Path:
-    """Where the models are that its lessons made."""
+    """Where the models are that its model updates made."""
     return state.with_name(state.name + ".models")

@@ -1,9 +1,8 @@
-"""The loop of a replay: items in, batches through the engine, harvests recorded.
+"""The loop of a replay: items in, batches through the engine, batch output recorded.
 
-When Python looks for circles of objects that nothing else refers to: between batches.
-
-By itself it looks whenever some hundred objects were made that are still there. Of a batch all of them are, until it is
-recorded, so it looks through the same thousands again and again and finds nothing: a tenth of a replay's time.
+:class:`GarbageControl` has Python look for circles of objects between batches only. By itself Python looks whenever
+some hundred objects were made that are still there. All objects of a batch are there until it is recorded, so Python
+would look through the same thousands again and again and find nothing. That takes a tenth of a replay's time.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _ALL_EVERY = 25
 
 
 class GarbageControl:
-    """Inside it, only :meth:`between_batches` looks."""
+    """Control of the garbage collector: inside it, only :meth:`between_batches` looks."""
 
     def __init__(self) -> None:
         self._was_enabled = False
@@ -64,7 +63,7 @@ _RECENT = 500
 _ALONE = 5  # transactions of a batch that go alone
 # With a pace, a transaction waits at most this long for others to be recorded with.
 _LONGEST_WAIT = 0.05
-_SLEEP = 0.2  # so that a wish to stop is heard soon
+_SLEEP = 0.2  # so that a request to stop takes effect soon
 
 Recorder = Callable[[BatchOutput], None]
 BeforeEach = Callable[[Transaction, Callable[[], None]], Engine | None]
@@ -79,7 +78,7 @@ class Stop(Protocol):
 
 @dataclass
 class StreamClock:
-    """Where the time of a replay went; latencies are of single events, some of each batch."""
+    """Clock of a replay: where its time went; latencies are of single events, some of each batch."""
 
     events: int = 0
     seconds: float = 0.0
@@ -153,7 +152,7 @@ def replay_stream(
             if before_each is not None and isinstance(item.parsed, Transaction):
                 changed = before_each(item.parsed, flush)
                 engine = changed or engine
-                if changed is not None and stop():  # asked between two lessons: this one is for the next start
+                if changed is not None and stop():  # asked between two model updates: this one is for the next start
                     break
             pending.append(item)
         flush()

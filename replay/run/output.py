@@ -23,7 +23,7 @@ _MANY_BATCHES = 256
 
 
 class OutputFiles:
-    """Writes harvests as they come; ``scores.parquet`` appears when all is closed.
+    """Writes batch output as it comes; ``scores.parquet`` appears when all is closed.
 
     Live, lines appear at once. Otherwise the files keep their old content until the new one is whole.
     """
@@ -103,7 +103,7 @@ class OutputFiles:
             self._scores.write_table(table, row_group_size=_GROUP)
 
     def _give_up(self, error: BaseException) -> None:
-        """What is not whole goes; the error at hand is the one to be told, and nothing is left to close."""
+        """What is not whole goes; the error at hand is the one to report, and nothing is left to close."""
         self._waiting, self._rows = [], 0
         with suppress(OSError, ValueError, pa.ArrowException):
             self._open.close()

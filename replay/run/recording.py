@@ -1,6 +1,7 @@
 """Where a replay is recorded: in memory and plain files, or in a state file that can be resumed.
 
-How a replay goes, for whoever looks while it runs: notes in its state file, written with each batch.
+:class:`RunStatus` says how a replay goes, for whoever looks while it runs: notes in its state file, written with each
+batch.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from stream_ccsd.transaction import Status
 
 @dataclass
 class RunStatus:
-    """What there is to say; ``notes`` is the dict that a state file keeps."""
+    """The status of a run; ``notes`` is the dict that a state file keeps."""
 
     notes: dict[str, Any]
     source: str

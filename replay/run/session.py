@@ -57,7 +57,7 @@ class Session(Setup):
             if progress:
                 progress(now, batch_output)
 
-        rival = self._rival()
+        challenger = self._resumed_challenger()
         self._forget_older()
         recording = recording_of(self)
         beside: Recording | None = None
@@ -70,15 +70,15 @@ class Session(Setup):
         try:
             drift = DriftHook(self)
             budget = BudgetHook(recording, BudgetChanges(self.state, recording.notes))
-            lessons = LearningHook.of(self, recording, drift, stop)
-            followers += [budget.look, *([] if lessons is None else [lessons.see])]
+            updates = LearningHook.of(self, recording, drift, stop)
+            followers += [budget.look, *([] if updates is None else [updates.see])]
             run_status = RunStatus(
                 recording.notes, self.source.name, self.model_place, drift.events, self.model.latest_time
             )
-            if rival is not None:
-                beside = recording_of(rival)
+            if challenger is not None:
+                beside = recording_of(challenger)
                 budget.holds_for(beside)
-                followers.append(_following(Challenger(rival.source, beside, batch), recording.reached, stop))
+                followers.append(_following(Challenger(challenger.source, beside, batch), recording.reached, stop))
             replay_stream(
                 self.source,
                 recording.engine,
@@ -88,7 +88,7 @@ class Session(Setup):
                 stop=stop,
                 progress=watch,
                 batch=batch,
-                before_each=all_hooks(lessons, budget),
+                before_each=all_hooks(updates, budget),
             )
         except BrokenSourceError as error:
             broken = error
@@ -100,26 +100,26 @@ class Session(Setup):
         complete = not stop() and broken is None
         run_status.end(complete)
         try:
-            summary = self._finished(recording, clock, complete, drift, lessons)
+            summary = self._finished(recording, clock, complete, drift, updates)
         except BaseException:
             if beside is not None:
                 beside.abandon()
             raise
-        if rival is not None and beside is not None:
-            summary["challenger"] = rival._finished(beside, StreamClock(), complete)
+        if challenger is not None and beside is not None:
+            summary["challenger"] = challenger._finished(beside, StreamClock(), complete)
         if broken is not None:
             raise broken
         return summary
 
     def _forget_older(self) -> None:
-        """Before there is a state file: one that is resumed finds its own lessons only."""
+        """Before there is a state file: one that is resumed finds its own model updates only."""
         if self.learning is None or self.resume:
             return
         if self.state is not None:
             check_free(self.state)
         forget_updates(self.models, self.state)
 
-    def _rival(self) -> Session | None:
+    def _resumed_challenger(self) -> Session | None:
         """The challenger, resumed if it was begun; a new one whose place is taken is refused before there is work."""
         if self.challenger is None or self.challenger.state is None:
             return self.challenger
@@ -166,10 +166,10 @@ class Session(Setup):
         }
 
 
-def _following(shadow: Challenger, reached: Position, stop: Stop) -> Callable[[BatchOutput], None]:
+def _following(challenger: Challenger, reached: Position, stop: Stop) -> Callable[[BatchOutput], None]:
     """A challenger that has come as far as the champion, and goes on with it."""
-    shadow.follow(reached.position, stop)
-    return lambda batch_output: shadow.follow(last_position(batch_output))
+    challenger.follow(reached.position, stop)
+    return lambda batch_output: challenger.follow(last_position(batch_output))
 
 
 def _tell(listener: Callable[[Any], None], news: Iterable[Any]) -> None:

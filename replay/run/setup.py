@@ -34,5 +34,5 @@ class Setup:
 
     @property
     def models(self) -> Path:
-        """Where the models are that lessons make."""
+        """Where the models are that model updates make."""
         return self.out / "replay.models" if self.state is None else models_beside(self.state)

@@ -6,7 +6,8 @@ taken for a stray one. Then its record ends with its line and is refused, and th
 happens at most once in a file: behind such a quote all quotes are doubled, and none of those opens a field that leaves
 its line.
 
-Lines of a text file: numbered, in pieces where they are longer than any line of data, waited for while they grow.
+:class:`Lines` reads a text line by line, in pieces where a line is longer than any line of data. :class:`GrowingFile`
+waits for lines that are still being written.
 """
 
 from __future__ import annotations

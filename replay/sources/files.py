@@ -1,6 +1,6 @@
 """Transaction files: CSV and JSON lines (plain, .gz, .xz) and Parquet, row by row, each row parsed or refused.
 
-Rows of a Parquet file, with moments of any resolution and any year, whether or not pandas is there.
+Parquet rows may hold moments of any resolution and any year, whether or not pandas is installed.
 """
 
 from __future__ import annotations

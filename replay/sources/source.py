@@ -1,8 +1,8 @@
-"""What is replayed: items in the order of their arrival, from a file or from the simulator.
+"""Sources of a replay: items in the order of their arrival, from a file or from the simulator, and at which pace.
 
 A label, where a source has one, travels beside its transaction for the summary. The engine never sees it.
 
-How fast a stream is replayed: as fast as it goes, so many events a second, or so many times its own pace.
+A replay goes as fast as it can, at so many events a second, or at so many times the stream's own pace.
 """
 
 from __future__ import annotations
@@ -162,7 +162,8 @@ class FileSource:
     def fingerprint(self) -> str:
         """Of how the file is read and of its beginning up to a line's end; says how long that beginning was.
 
-        What comes behind it is compared record by record, see :class:`Place`; of a Parquet file this is of all of it.
+        What comes behind it is compared record by record, see :class:`Position`; of a Parquet file this is of all of
+        it.
         """
         with readable(self.path), self.path.open("rb") as file:
             length = os.fstat(file.fileno()).st_size

@@ -1,4 +1,4 @@
-"""What a batch brought: scores as an Arrow batch, alerts, dead letters. Every place they are written to takes this."""
+"""The output of a batch: scores as an Arrow batch, alerts, dead letters. Every place they are written to takes this."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def dead_letter(item: Item, why: Refusal) -> DeadLetter:
 
 @dataclass(frozen=True, eq=False)
 class BatchOutput:
-    """Everything a batch brought; a resumed replay goes on behind ``reached``."""
+    """All output of a batch; a resumed replay goes on behind ``reached``."""
 
     reached: Position
     scores: pa.RecordBatch

@@ -1,13 +1,13 @@
-"""A replay's memory in one SQLite file: account states, position, alerts, dead letters, scores.
+"""The state file of a replay, one SQLite file: account states, position, alerts, dead letters, scores.
 
 Each batch is one SQLite transaction, so that position, states and outputs can never disagree: whatever stops the
 process, the file holds a number of whole batches, and a resumed replay goes on behind the last of them.
 
-Rows of a state file that are written again and again, each in the place of the one before: states, accounts, bins.
+:class:`RowCache` holds rows that are written again and again: states, accounts, bins.
 
-Whoever replaces a row must know the old one's checksum, to take it out of the file's sum, and mostly its values, to add
-to them. Asked of SQLite a row at a time, that takes longer than to write. So the newest rows stay in memory: nobody
-else writes to the file (a replay that finds out otherwise stops), and whatever is not in memory is read many at once.
+Whoever replaces a row needs the old one's checksum, to take it out of the file's sum, and mostly its values, to add to
+them. Asking SQLite for one row at a time takes longer than writing does. So the newest rows stay in memory, because
+nobody else writes to the file (a replay that finds out otherwise stops). Other rows are read many at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What came of a replay, counted from what was recorded: the same for a run in one go and one resumed ten times.
+"""Run statistics, counted from what was recorded: the same for a run in one go and one resumed ten times.
 
-Counts along the stream's time, in bins that can be made wider without counting again.
+:class:`Timeline` counts along the stream's time, in bins that can be made wider without counting again.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Timeline:
         self.width *= factor
 
 
-# Histogram of the alert score, in nats of rarity.
+# Histogram of the alert score, in nats of surprisal.
 EDGES = np.linspace(0.0, 32.0, 65)
 _MOST_BINS = 400
 TOP = 25

@@ -1,4 +1,4 @@
-"""What people do: each a form of the page, sent by the page itself or by its script."""
+"""What people do on the page: each action is a form, sent by the page itself or by its script."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ class _Page:
     def _shown(self, name: str, request: Request) -> str:
         identity: Identity = request.state.identity
         query = _query(request)
-        # First: what happens while the page is made is told by the events that follow it.
+        # First: what happens while the page is made comes with the events that follow it.
         position, sequence = self.watched.now_at()
         values = self.watched.view(name, query, identity.who, identity.seat)
         context = self.pages.context(values, identity, name, query)

@@ -1,4 +1,4 @@
-"""The built-in town, replayed by a process of its own into a folder that goes with it.
+"""The built-in simulated stream, replayed by a process of its own into a folder that goes with it.
 
 As a program (``python -m replay.watch.demo``) this is that process: it ends when its standard input does, which is when
 whoever started it is gone, however that happened.
@@ -17,7 +17,7 @@ from types import TracebackType
 
 from stream_ccsd.errors import StreamCcsdError
 
-# Transactions a second: about five minutes for the town, and its first alert within the first second.
+# Transactions a second: about five minutes for the stream, and its first alert within the first second.
 SPEED = "100"
 _LAST_WORDS = 2000
 # Exit codes of a replay that came to its end; with 3 some records were refused.

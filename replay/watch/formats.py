@@ -1,7 +1,4 @@
-"""How values are written: for people in templates, and as JSON that every browser reads.
-
-What may be refused to whoever looks at the page, and how that is said over HTTP.
-"""
+"""How values are written, for people in templates and as JSON for browsers; and the page's errors with their status."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ class Pages:
     def context(
         self, page: Mapping[str, Any], identity: Identity | None, name: str = "", query: Mapping[str, str] | None = None
     ) -> dict[str, Any]:
-        """What every template is told; ``name`` is the view that can be exported as it is asked for.
+        """What every template gets; ``name`` is the view that can be exported as it is asked for.
 
         ``at`` is where events go on behind what the page shows: of a page that shows nothing, nowhere.
         """

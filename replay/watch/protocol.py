@@ -1,4 +1,4 @@
-"""What the page asks of whatever it watches: the seam between HTTP and what is known of a stream."""
+"""The protocol between the page and the stream that it shows: the seam between HTTP and what is known of a stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ View = dict[str, Any]
 
 
 class Since(NamedTuple):
-    """What is new behind a place: alerts in order, then entries of the book in order, and the place behind them.
+    """What is new behind a place: alerts in order, then entries of the audit log in order, and the place behind them.
 
     ``behind`` says that too much was missed to tell one by one: then there are no alerts and entries, and the place is
     the newest.
@@ -50,12 +50,12 @@ class Watchable(Protocol):
         """Block until that number is another one, at most so long; gives the number."""
 
     def now_at(self) -> tuple[int, int]:
-        """The newest position of the stream, and the newest sequence number of the book."""
+        """The newest position of the stream, and the newest sequence number of the audit log."""
 
     def since(self, position: int, sequence: int, limit: int) -> Since | tuple[Any, ...]:
         """At most ``limit`` alerts behind the position and as many entries behind the sequence number.
 
-        Where there are more, the place that is given back is that of the last one told, so that asking again from
+        Where there are more, the place that is given back is that of the last one sent, so that asking again from
         there goes on.
         """
 
@@ -70,16 +70,16 @@ class Watchable(Protocol):
         """
 
     def take(self, query: Mapping[str, str], who: str, seat: str) -> View | None:
-        """Claim the best free case; None where all are taken. The case has at least its ``account``."""
+        """Assign the best free case; None where all are claimed. The case has at least its ``account``."""
 
     def claim(self, account: str, who: str, seat: str) -> None:
-        """Claim one case; raises ``TakenError`` where another seat holds it."""
+        """Claim one case; raises ``TakenError`` where another browser session holds it."""
 
     def release(self, account: str, who: str, seat: str) -> None:
         """Give a claim back."""
 
     def judge(self, ids: Sequence[str], finding: str, why: str, who: str, seat: str) -> int:
-        """Record what these alerts are; gives how many verdicts were added."""
+        """Record a verdict on these alerts; gives how many verdicts were added."""
 
     def set_budget(self, threshold: float, who: str, why: str) -> None:
         """Record another threshold."""

@@ -1,4 +1,4 @@
-"""Everything a page shows and does, over one state file and its book."""
+"""The page service: everything that a page shows and does, over one state file and its audit log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from stream_ccsd.errors import StreamCcsdError
 _VIEWS: dict[str, Callable[[ViewContext, Mapping[str, str]], dict[str, Any]]] = {
     **{"now": now, "queue": queue, "account": account, "tune": tune, "model": model, "audit": audit}
 }
-# News that a reader may have missed and is still told one by one.
+# News that a reader may have missed and is still sent one by one.
 _MOST_MISSED = 500
 # Nats that no budget needs: one in 10^17.
 _HIGHEST = 40.0
@@ -84,26 +84,26 @@ class PageService:
         return self._follower.caught_up(seconds)
 
     def now_at(self) -> tuple[int, int]:
-        """The newest position of an alert, and the newest line of the book."""
+        """The newest position of an alert, and the newest entry of the audit log."""
         with self._follower.lock:
             return self._follower.alerts.position, self._desk.refresh().sequence
 
     def since(self, position: int, sequence: int, limit: int) -> Since:
-        """Alerts and lines of the book behind a place, in order; see the protocol."""
+        """Alerts and entries of the audit log behind a place, in order; see the protocol."""
         known = self._known()
-        with known.looking() as standings:
+        with known.looking() as effective:
             rows = self._follower.alerts.rows
             start = _first_behind(rows, position)
-            newest = self._follower.alerts.position, standings.sequence
-            if len(rows) - start > _MOST_MISSED or standings.sequence - sequence > _MOST_MISSED:
+            newest = self._follower.alerts.position, effective.sequence
+            if len(rows) - start > _MOST_MISSED or effective.sequence - sequence > _MOST_MISSED:
                 return Since([], [], *newest, True)
-            alerts = [known.shown(row, standings) for row in rows[start : start + limit]]
-        lines = self._desk.lines(sequence, limit)
+            alerts = [known.shown(row, effective) for row in rows[start : start + limit]]
+        entries = self._desk.lines(sequence, limit)
         return Since(
             alerts,
-            [shown(line, self.calendar) for line in lines],
+            [shown(entry, self.calendar) for entry in entries],
             alerts[-1]["position"] if alerts else position,
-            lines[-1].sequence if lines else sequence,
+            entries[-1].sequence if entries else sequence,
             False,
         )
 
@@ -118,7 +118,7 @@ class PageService:
         return _VIEWS[name](self._known(who, seat), query)
 
     def take(self, query: Mapping[str, str], who: str, seat: str) -> dict[str, Any] | None:
-        """Claim the best free case; None where all are taken."""
+        """Assign the best free case; None where all are claimed."""
         known = self._known(who, seat)
         chosen = self._desk.take(next_cases(known, query), known.person)
         self._follower.wake()
@@ -140,7 +140,7 @@ class PageService:
         self._follower.wake()
 
     def judge(self, ids: Sequence[str], finding: str, why: str, who: str, seat: str) -> int:
-        """Record what these alerts are; gives how many verdicts were added."""
+        """Record a verdict on these alerts; gives how many verdicts were added."""
         with self._reader.connected() as (_, records):
             alerts = []
             for name in dict.fromkeys(ids):

@@ -1,13 +1,10 @@
-"""What travels over the topics: transactions in, scores, alerts and dead letters out. JSON, keyed by account.
+"""Messages of all topics: transactions in; scores, alerts, verdicts and dead letters out. JSON, keyed by account.
 
-A message's identity is its transaction's partition and offset, which every output carries: where one appears twice on a
-topic after a failure, it is the same to the byte.
+A message's identity is the partition and offset of its transaction. Every output carries both. If an output appears
+twice on a topic after a failure, both copies are the same to the byte.
 
-Transactions as messages bring them, read by compiled code.
-
-What it cannot vouch for is left to the schema, which alone decides what is a transaction, and says what is wrong.
-
-Scores and verdicts as a learner reads them off their topics; either may hold anything.
+Compiled code reads transactions. It leaves whatever it cannot vouch for to the schema, which alone decides what a
+transaction is and says what is wrong. The learner decodes scores and verdicts here; their topics may hold anything.
 """
 
 from __future__ import annotations
@@ -268,6 +265,7 @@ TOPIC = b"\0topic"
 def is_account(key: bytes | None) -> bool:
     """Whether a record of table or changelog is an account's: keys of what belongs to no account begin with a zero.
 
+    >>> from stream_ccsd.stores import ALERT_CAP
     >>> is_account(b"C1"), is_account(ALERT_CAP.encode()), is_account(TOPIC), is_account(b"")
     (True, False, False, False)
     """
@@ -314,7 +312,7 @@ def parse_verdict(record: TopicRecord, calendar: Calendar | None, latest: float 
 
 
 def parse_score(value: bytes | None, inputs: int) -> dict[str, Any] | None:
-    """What of a score lessons need, in little memory; None for what is no score, or one of other inputs."""
+    """What of a score the learner needs, in little memory; None for what is no score, or one of other inputs."""
     try:
         said = json.loads(value or b"")
         found = {name: said[name] for name in ("partition", "position", "fields", "alert", *_TEXTS, *_NUMBERS, *_MAYBE)}

@@ -1,7 +1,4 @@
-"""``stream-ccsd learn``: models from verdicts, on Kafka.
-
-``stream-ccsd worker``: the engine on Kafka.
-"""
+"""The commands ``stream-ccsd worker`` (the engine on Kafka) and ``stream-ccsd learn`` (models from verdicts)."""
 
 from __future__ import annotations
 
@@ -122,7 +119,7 @@ def _show_check(console: Console, result: dict[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class LearnOptions:
-    """What ``stream-ccsd learn`` is told."""
+    """Options of ``stream-ccsd learn``."""
 
     models: Annotated[
         Path,
@@ -197,7 +194,7 @@ def learn(options: LearnOptions) -> None:
 
 
 def chosen_schedule(every: str, delay: str, calendar: Calendar) -> Schedule:
-    """When lessons are, from words and lengths of time."""
+    """When the model is updated, from words and lengths of time."""
     from stream_ccsd.learning.schedule import OFTEN, Schedule
 
     return Schedule(calendar.duration(OFTEN.get(every, every)), calendar.duration(delay))

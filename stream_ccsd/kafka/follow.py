@@ -1,6 +1,7 @@
-"""Alerts off a topic as they come, each once: the consumer's half of the guarantee.
+"""Follow a topic of alerts: each alert is shown once, as it comes.
 
-How far partitions were read, and what a broker had deleted before that: retention does not wait for readers.
+This is the consumer's half of the guarantee. :class:`Progress` says how far partitions were read, and what a broker had
+deleted before that: retention does not wait for readers.
 """
 
 from __future__ import annotations
@@ -174,7 +175,7 @@ class Progress:
         return {place for place, _, _ in self._passed}
 
     def lost(self, beginnings: Mapping[Place, int]) -> dict[Place, int]:
-        """How many messages were deleted in front of us, by the first offsets there are; each is told once."""
+        """How many messages were deleted in front of us, by the first offsets there are; each is reported once."""
         found: dict[Place, int] = {}
         for place, first, end in self._passed:
             end = min(end, beginnings.get(place, 0))

@@ -37,7 +37,7 @@ _choose = DefaultPartitioner()
 
 @lru_cache(1 << 16)
 def _partition(key: bytes, count: int) -> int:
-    """Kept for the accounts that were last seen: the hash is written in Python."""
+    """Cached for the accounts that were last seen: the hash is written in Python."""
     return int(_choose(key, range(count), ()))
 
 

@@ -34,7 +34,7 @@ def _option(text: str, panel: str | None = None, metavar: str | None = None) -> 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """What a worker is told. Everything but the secret can be a flag, a variable, or a line of a TOML file."""
+    """Settings of a worker. Everything but the secret can be a flag, a variable, or a line of a TOML file."""
 
     broker: Annotated[str, _option("Brokers to begin with: kafka://host:port,host:port.")] = "kafka://127.0.0.1:9092"
     model: Annotated[

@@ -17,7 +17,7 @@ from stream_ccsd.kafka.settings import WorkerSettings
 
 # Old states of a worker that was taken for dead must not outlive the new ones they were written behind.
 _CHANGELOG = {"cleanup.policy": "compact", "min.compaction.lag.ms": str(6 * 3600 * 1000)}
-# Lessons are held in the order in which brokers got things, whatever the clocks of those who sent them.
+# The learner goes by the order in which brokers got messages, whatever the clocks of those who sent them.
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 # Seconds between looks at topics, and how often one must be missing: a broker that starts knows none for a moment.
 _LOOK, _PATIENCE = 2.0, 3

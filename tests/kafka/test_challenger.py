@@ -16,13 +16,13 @@ def test_a_challenger_is_a_group_of_its_own(cluster, many, model, tmp_path):
     name = versions.add(other)
     versions.add(replace(other, threshold=other.threshold - 1.0))
     versions.pin(name)
-    shadow = copy(cluster)
-    shadow.settings = replace(cluster.settings, suffix="challenger")
+    challenger = copy(cluster)
+    challenger.settings = replace(cluster.settings, suffix="challenger")
     workers = [cluster.worker("a"), cluster.worker("b", suffix="challenger", model=versions.folder)]
     for worker in workers:
         worker.wait_until_ready()
     cluster.send(messages(part))
-    for side, own in ((cluster, model), (shadow, listening(other))):  # models of a folder of versions can learn
+    for side, own in ((cluster, model), (challenger, listening(other))):  # models of a folder of versions can learn
         side.wait_until_done(len(part))
         expected = Expectation(own, part)
         assert expected.alerts

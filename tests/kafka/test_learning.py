@@ -63,7 +63,7 @@ def taught(brokers, tmp_path_factory, model, model_folder):
         twin.score(chunk)
         if moment == 60.0:
             break
-        # Lessons are held when the stream goes on: by one transaction a partition, which the old model scores.
+        # The model is updated when the stream goes on: by one transaction a partition, which the old model scores.
         where = {r.key.decode(): r.partition for r in cluster.records(cluster.settings.transactions)}
         closing = {where[t.account]: t for t in unsent[::-1] if t.account in where}
         assert len(closing) == 4
@@ -127,7 +127,7 @@ def version_names(twin):
 
 
 def test_workers_and_learner_say_what_one_process_says(taught):
-    assert len(taught.twin.models) == 4  # nothing was known before the second lesson
+    assert len(taught.twin.models) == 4  # nothing was known before the second model update
     assert taught.versions.names() == version_names(taught.twin)
     assert taught.versions.load().facts["lessons"]["weighed_by"] != "sum"  # something was learnt
     said = {}

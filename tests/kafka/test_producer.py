@@ -1,4 +1,4 @@
-"""What the outbox says of a message is where it lies, however many of them are sent together."""
+"""What the producer says of a message is where it lies, however many of them are sent together."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ def confirmed(cluster, *outputs):
     return asyncio.run(run())
 
 
-def test_messages_lie_where_the_outbox_says(cluster):
+def test_messages_lie_where_the_producer_says(cluster):
     """More of them than fit into a batch, and one that is larger than any."""
     topics = (cluster.settings.scores, cluster.settings.alerts)
     sizes = [400_000 if number == 700 else 900 for number in range(2000)]

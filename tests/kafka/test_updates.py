@@ -1,4 +1,4 @@
-"""Lessons into a folder: repeated or held, the same models; no broker is needed for that."""
+"""Model updates into a folder: repeated or made, the same models; no broker is needed for that."""
 
 from dataclasses import fields, replace
 
@@ -39,7 +39,7 @@ def scored(model):
 
 
 @pytest.fixture(scope="module")
-def lessons(scored):
+def updates(scored):
     stream, _, records = scored
     watermark = Watermark(SCHEDULE, idle=1e9)
     for t in stream.transactions:
@@ -47,8 +47,8 @@ def lessons(scored):
             watermark.enter_verdict(Verdict(t.id, t.account, "fraud", "ann", t.time + 2.0))
     found = []
     for now, record in enumerate(records):
-        while (lesson := watermark.next(now)) is not None:
-            found.append(lesson)
+        while (update := watermark.next(now)) is not None:
+            found.append(update)
         watermark.enter_score(now, 0, record)
     return found
 
@@ -59,22 +59,22 @@ def begin(model, folder):
 
 
 def moment_of(versions):
-    """Of the lesson whose model is in use."""
+    """Of the model update whose model is in use."""
     return next((moment for moment, name in versions.lessons().items() if name == versions.current()), None)
 
 
 @pytest.fixture(scope="module")
-def undisturbed(model, lessons, tmp_path_factory):
+def undisturbed(model, updates, tmp_path_factory):
     folder = tmp_path_factory.mktemp("undisturbed") / "versions"
     learning = begin(model, folder)
-    for lesson in lessons:
-        learning.hold(lesson)
+    for update in updates:
+        learning.hold(update)
     names = Registry(folder).names()
     assert len(names) > 3
     return names
 
 
-def test_a_score_off_a_topic_teaches_what_its_result_does(model, scored):
+def test_a_score_off_a_topic_is_learnt_from_as_its_result_is(model, scored):
     _, results, records = scored
     seen, read = Features.of(results, model), Features.of_records(records, model)
     for column in fields(Features):
@@ -82,49 +82,49 @@ def test_a_score_off_a_topic_teaches_what_its_result_does(model, scored):
             np.testing.assert_array_equal(getattr(seen, column.name), getattr(read, column.name))
 
 
-def test_the_folder_holds_what_a_learner_in_one_process_makes(model, scored, lessons, undisturbed):
+def test_the_folder_holds_what_a_learner_in_one_process_makes(model, scored, updates, undisturbed):
     _, results, _ = scored
     learner, versions, unseen = Learner(model, SCHEDULE), [model.version], list(results)
-    for lesson in lessons:
-        learner.see(r for r in unseen if r.transaction.time < lesson.moment)
-        unseen = [r for r in unseen if r.transaction.time >= lesson.moment]
-        learner.hear(lesson.verdicts)
-        versions.append(learner.learn(lesson.moment).version)
+    for update in updates:
+        learner.see(r for r in unseen if r.transaction.time < update.moment)
+        unseen = [r for r in unseen if r.transaction.time >= update.moment]
+        learner.hear(update.verdicts)
+        versions.append(learner.learn(update.moment).version)
     known = dict.fromkeys(version for version in versions if version != listening(model).version)
     assert undisturbed == [f"{number:04d}-{version}" for number, version in enumerate(known, 1)]
 
 
-def test_begun_anew_before_every_lesson_the_same_models_come_out(model, lessons, undisturbed, tmp_path):
-    for count in range(len(lessons) + 1):
+def test_begun_anew_before_every_update_the_same_models_come_out(model, updates, undisturbed, tmp_path):
+    for count in range(len(updates) + 1):
         learning = begin(model, tmp_path / "versions")
-        for lesson in lessons[:count]:
-            learning.hold(lesson)
+        for update in updates[:count]:
+            learning.hold(update)
     assert Registry(tmp_path / "versions").names() == undisturbed
 
 
-def test_a_pinned_folder_gets_versions_and_does_not_use_them(model, lessons, undisturbed, tmp_path):
+def test_a_pinned_folder_gets_versions_and_does_not_use_them(model, updates, undisturbed, tmp_path):
     versions = Registry(tmp_path / "versions")
     learning = begin(model, versions.folder)
     versions.pin("1")
-    for lesson in lessons:
-        learning.hold(lesson)
+    for update in updates:
+        learning.hold(update)
     assert versions.names() == undisturbed
     assert versions.current() == undisturbed[0]
     for number in range(1, 31):  # a stream that jumps: as long as silence begins to count, then nothing more
-        learning.hold(UpdateBatch(lessons[-1].moment + number * SCHEDULE.every, [], []))
+        learning.hold(UpdateBatch(updates[-1].moment + number * SCHEDULE.every, [], []))
     assert len(versions.names()) <= len(undisturbed) + 1
 
 
-def test_old_versions_that_were_deleted_do_not_come_back(model, lessons, undisturbed, tmp_path):
+def test_old_versions_that_were_deleted_do_not_come_back(model, updates, undisturbed, tmp_path):
     versions = Registry(tmp_path / "versions")
     learning = begin(model, versions.folder)
-    for lesson in lessons[:-1]:
-        learning.hold(lesson)
+    for update in updates[:-1]:
+        learning.hold(update)
     for file in (versions.folder / undisturbed[1]).iterdir():
         file.unlink()
     learning = begin(model, versions.folder)
-    for lesson in lessons:
-        learning.hold(lesson)
+    for update in updates:
+        learning.hold(update)
     assert versions.names() == [undisturbed[0], *undisturbed[2:]]
 
 
@@ -143,21 +143,21 @@ def test_schedules_in_words():
     assert chosen_schedule("10", "5", Calendar()) == Schedule(10.0, 5.0)
 
 
-def test_learners_that_differ_never_put_an_older_moment_in_front(model, lessons, tmp_path):
-    """Two that hear other things, as two that add up in another order: one line of models, which all go on from."""
+def test_learners_that_differ_never_put_an_older_moment_in_front(model, updates, tmp_path):
+    """Learners of other verdicts, as those that add up in another order: one line of models, which all go on from."""
     versions = Registry(tmp_path / "versions")
     quick = begin(model, versions.folder)
     slow = UpdateFolder(versions.folder, first_model(versions.folder), SCHEDULE, LearnerMetrics())
-    deaf = [replace(lesson, verdicts=lesson.verdicts[::2]) for lesson in lessons]
+    deaf = [replace(update, verdicts=update.verdicts[::2]) for update in updates]
     in_use = []
-    for number, lesson in enumerate(lessons):
-        quick.hold(lesson)
+    for number, update in enumerate(updates):
+        quick.hold(update)
         in_use.append(moment_of(versions))
-        if number >= 2:  # two lessons behind
+        if number >= 2:  # two model updates behind
             slow.hold(deaf[number - 2])
             in_use.append(moment_of(versions))
-    for lesson in deaf[-2:]:
-        slow.hold(lesson)
+    for update in deaf[-2:]:
+        slow.hold(update)
         in_use.append(moment_of(versions))
     moments = [moment for moment in in_use if moment is not None]
     assert moments == sorted(moments)
@@ -166,13 +166,13 @@ def test_learners_that_differ_never_put_an_older_moment_in_front(model, lessons,
     assert slow.learner.model.version == quick.learner.model.version == versions.load().version
 
 
-def test_both_at_once_the_first_counts_and_both_go_on_from_it(model, lessons, tmp_path, monkeypatch):
+def test_both_at_once_the_first_counts_and_both_go_on_from_it(model, updates, tmp_path, monkeypatch):
     versions = Registry(tmp_path / "versions")
     one = begin(model, versions.folder)
     other = UpdateFolder(versions.folder, first_model(versions.folder), SCHEDULE, LearnerMetrics())
-    for lesson in lessons[:3]:
+    for update in updates[:3]:
         before = Registry(versions.folder).lessons()
-        one.hold(lesson)
+        one.hold(update)
         with monkeypatch.context() as patched:  # it looked before the other wrote
             known = other._versions.lessons
             patched.setattr(other._versions, "lessons", lambda before=before, known=known: [before, known()][looked(1)])
@@ -181,23 +181,23 @@ def test_both_at_once_the_first_counts_and_both_go_on_from_it(model, lessons, tm
             def looked(most, looks=looks):
                 return min(most, next(looks))
 
-            other.hold(replace(lesson, verdicts=lesson.verdicts[::2]))
+            other.hold(replace(update, verdicts=update.verdicts[::2]))
         assert other.learner.model.version == one.learner.model.version
     assert len(versions.names()) == 1 + len(versions.lessons()) > 1
 
 
 @pytest.mark.parametrize("damage", ["laws.arrow", "model.json"])
-def test_a_broken_version_is_refused_and_learnt_again(model, lessons, undisturbed, tmp_path, caplog, damage):
+def test_a_broken_version_is_refused_and_learnt_again(model, updates, undisturbed, tmp_path, caplog, damage):
     versions = Registry(tmp_path / "versions")
     learning = begin(model, versions.folder)
-    for lesson in lessons[:-1]:
-        learning.hold(lesson)
+    for update in updates[:-1]:
+        learning.hold(update)
     broken = versions.folder / undisturbed[-2] / damage
     broken.unlink()  # it has another name in other versions
     broken.write_text("{")
     learning = begin(model, versions.folder)
-    for lesson in lessons:
-        learning.hold(lesson)
+    for update in updates:
+        learning.hold(update)
     again = [name.partition("-")[2] for name in undisturbed[-2:]]
     assert [name.partition("-")[2] for name in versions.names()[len(undisturbed) - 1 :]] == again
     assert versions.load().version == again[-1]
@@ -206,20 +206,20 @@ def test_a_broken_version_is_refused_and_learnt_again(model, lessons, undisturbe
         assert "a model of the folder is not used" in caplog.text
 
 
-def test_topics_that_lost_their_past_go_on_from_the_newest_model(model, lessons, tmp_path, caplog):
-    """One verdict does not replace what many have taught, until there are as many again or all of it is old."""
+def test_topics_that_lost_their_past_go_on_from_the_newest_model(model, updates, tmp_path, caplog):
+    """One verdict does not replace what was learnt from many, until there are as many again or all of it is old."""
     versions = Registry(tmp_path / "versions")
     learning = begin(model, versions.folder)
-    for lesson in lessons[:-1]:
-        learning.hold(lesson)
+    for update in updates[:-1]:
+        learning.hold(update)
     names, newest = versions.names(), versions.load()
     frauds = newest.facts["lessons"]["frauds"]
     assert frauds > 30
     metrics = LearnerMetrics()
-    for left in (lessons[-1:], lessons[-2:]):  # as if all before had been deleted: the newest lesson is repeated or not
+    for left in (updates[-1:], updates[-2:]):  # as if all before had been deleted: the newest is repeated or not
         learning = UpdateFolder(versions.folder, first_model(versions.folder), SCHEDULE, metrics)
-        for lesson in left[:-1]:
-            learning.hold(replace(lesson, verdicts=[]))
+        for update in left[:-1]:
+            learning.hold(replace(update, verdicts=[]))
         known = {record["id"]: record["account"] for record in left[-1].scores}
         one = Verdict(*next(iter(known.items())), "fraud", "ann", left[-1].moment)
         learning.hold(replace(left[-1], verdicts=[one]))
@@ -228,7 +228,7 @@ def test_topics_that_lost_their_past_go_on_from_the_newest_model(model, lessons,
     assert metrics.registry.get_sample_value("stream_ccsd_learner_held_back_models_total") == 2
     assert "the topics do not hold what the newest model was learnt from" in caplog.text
     # As many frauds again: a model is added, which goes on from the newest.
-    last = lessons[-1]
+    last = updates[-1]
     many = [Verdict(record["id"], record["account"], "fraud", "ann", last.moment) for record in last.scores[:frauds]]
     assert len(many) == frauds
     learning = UpdateFolder(versions.folder, first_model(versions.folder), SCHEDULE, metrics)

@@ -170,8 +170,8 @@ def test_verdicts_go_to_the_topic_and_come_back_once(scored, tmp_path):
     own = [Verdict("t1", "C1", "fraud", "ann", 3.5, "card lost"), Verdict("t2", "Ü2", "unsure", "ann", 3.5)]
     cluster.send([(b"C9", verdict_message(other)), *GARBAGE], topic=cluster.settings.verdicts)
     with mirrored(scored, None) as mirror:
-        with closing(VerdictLog.create(audit_log_beside(mirror.path))) as book:
-            book.append(own)  # as a page does
+        with closing(VerdictLog.create(audit_log_beside(mirror.path))) as audit_log:
+            audit_log.append(own)  # as a page does
             mirror.send(own)
             mirror.send(own[:1])
             sent = [r for r in cluster.records(cluster.settings.verdicts) if b"ann" in r.value]
@@ -179,11 +179,11 @@ def test_verdicts_go_to_the_topic_and_come_back_once(scored, tmp_path):
                 *[("C1", "t1")] * 2,
                 ("Ü2", "t2"),
             ]
-            wait_for(lambda: len(list(book.entries())) == 3, "the other's verdict")
+            wait_for(lambda: len(list(audit_log.entries())) == 3, "the other's verdict")
             caught_up(mirror)
-            assert {entry.verdict for entry in book.entries()} == {*own, other}
-            assert len(list(book.entries())) == 3
-            assert book.check() is not None
+            assert {entry.verdict for entry in audit_log.entries()} == {*own, other}
+            assert len(list(audit_log.entries())) == 3
+            assert audit_log.check() is not None
         path = mirror.path
     assert not path.exists()  # a temporary one
     with pytest.raises(StreamCcsdError, match="closed"):
@@ -213,8 +213,8 @@ def test_a_page_over_kafka_shows_alerts_and_sends_verdicts(scored, tmp_path, mod
             (case["account"], alert["transaction"]) for alert in case["alerts"]
         }
         assert client.get("/queue.json").json()["total"] == len(accounts) - 1
-        laws = client.get("/account.json", params={"name": case["account"]}).json()["laws"]
-        assert len(laws["amount"]["normal"]) > 10
+        densities = client.get("/account.json", params={"name": case["account"]}).json()["laws"]
+        assert len(densities["amount"]["normal"]) > 10
     # Opened again, over the versions that workers follow, it goes on where it was, and the verdict did not come twice.
     versions = Registry(tmp_path / "versions")
     version = versions.add(Model.load(model_folder))
@@ -227,9 +227,9 @@ def test_a_page_over_kafka_shows_alerts_and_sends_verdicts(scored, tmp_path, mod
         said, headers = {"version": version, "why": "for now"}, {"X-CSRF-Token": csrf, "Accept": "application/json"}
         assert client.post("/pin", data=said, headers=headers).status_code == 200
         assert versions.choice().pinned == version
-    with VerdictLog.open(audit_log_beside(state), read_only=True) as book:
-        assert sum(entry.verdict.why == "seen on the page" for entry in book.entries()) == len(alerts)
-        assert book.check() is not None
+    with VerdictLog.open(audit_log_beside(state), read_only=True) as audit_log:
+        assert sum(entry.verdict.why == "seen on the page" for entry in audit_log.entries()) == len(alerts)
+        assert audit_log.check() is not None
 
 
 def test_what_a_mirror_refuses_at_its_start(scored, tmp_path):
@@ -345,5 +345,5 @@ def count(path):
 
 
 def said_in(path):
-    with closing(VerdictLog.open(audit_log_beside(path), read_only=True)) as book:
-        return [entry.verdict for entry in book.entries()]
+    with closing(VerdictLog.open(audit_log_beside(path), read_only=True)) as audit_log:
+        return [entry.verdict for entry in audit_log.entries()]

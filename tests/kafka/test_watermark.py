@@ -1,4 +1,4 @@
-"""What a lesson is held on follows from what the topics hold, not from how they were read."""
+"""What a model update learns from follows from what the topics hold, not from how they were read."""
 
 import random
 from math import inf
@@ -21,11 +21,11 @@ def verdict(time, transaction="x", account="C1", who="ann"):
     return Verdict(transaction, account, "fraud", who, time)
 
 
-def places(lesson):
-    return [(r["time"], r["partition"], r["position"]) for r in lesson.scores]
+def places(update):
+    return [(r["time"], r["partition"], r["position"]) for r in update.scores]
 
 
-def test_a_lesson_waits_until_every_partition_has_come_as_far():
+def test_a_model_update_waits_until_every_partition_has_come_as_far():
     watermark = Watermark(SCHEDULE, idle=100.0)
     assert watermark.next(0.0) is None
     watermark.enter_score(1.0, 0, score(9.0, 0, 5))
@@ -35,16 +35,16 @@ def test_a_lesson_waits_until_every_partition_has_come_as_far():
     assert watermark.next(50.0) is None
     watermark.enter_score(51.0, 1, score(9.0, 1, 10))
     watermark.enter_score(52.0, 1, score(25.0, 1, 11))
-    lesson = watermark.next(52.5)
-    assert lesson.moment == 10.0
-    assert places(lesson) == [(3.0, 1, 9), (9.0, 0, 5), (9.0, 1, 10)]  # by time, then by place
+    update = watermark.next(52.5)
+    assert update.moment == 10.0
+    assert places(update) == [(3.0, 1, 9), (9.0, 0, 5), (9.0, 1, 10)]  # by time, then by place
     assert watermark.next(53.0) is None  # the first partition is at 10
     watermark.enter_score(54.0, 0, score(20.0, 0, 7))
     assert places(watermark.next(55.0)) == [(10.0, 0, 6)]
     assert watermark.pending == 2
 
 
-def test_an_idle_partition_is_given_up_and_what_comes_late_is_for_the_next_lesson():
+def test_an_idle_partition_is_given_up_and_what_comes_late_is_for_the_next_update():
     watermark = Watermark(SCHEDULE, idle=100.0)
     watermark.enter_score(1.0, 1, score(3.0, 1, 0))
     watermark.enter_score(2.0, 0, score(11.0, 0, 0))
@@ -64,8 +64,8 @@ def test_copies_count_once():
     assert not watermark.enter_verdict(verdict(4.0))
     assert watermark.enter_verdict(verdict(4.0, who="bob"))
     watermark.enter_score(2.0, 0, score(10.0, 0, 1))
-    lesson = watermark.next(3.0)
-    assert (len(lesson.scores), [v.who for v in lesson.verdicts]) == (1, ["ann", "bob"])
+    update = watermark.next(3.0)
+    assert (len(update.scores), [v.who for v in update.verdicts]) == (1, ["ann", "bob"])
     assert not watermark.enter_score(4.0, 0, score(3.0, 0, 0))
     assert not watermark.enter_verdict(verdict(4.0))
 
@@ -109,15 +109,15 @@ def test_scores_of_a_model_that_does_not_learn_tell_the_time_and_nothing_else():
     assert watermark.next(3.0).scores == []
 
 
-def lessons_of(logs, chunks, idle):
-    """Lessons of topics that are read in chunks, to the end: as a learner does that reads what is there."""
+def updates_of(logs, chunks, idle):
+    """Model updates of topics that are read in chunks, to the end: as a learner does that reads what is there."""
     arrivals, watermark, found = EventTimeMerge(logs), Watermark(SCHEDULE, idle), []
     read = dict.fromkeys(logs, 0)
 
     def go_on(reached):
         for arrival in arrivals.until(reached):
-            while (lesson := watermark.next(arrival.time)) is not None:
-                found.append(lesson)
+            while (update := watermark.next(arrival.time)) is not None:
+                found.append(update)
             if isinstance(arrival.found, Verdict):
                 watermark.enter_verdict(arrival.found)
             else:
@@ -131,10 +131,10 @@ def lessons_of(logs, chunks, idle):
         read[place] += size
         go_on(arrivals.reached({p: inf for p, log in logs.items() if read[p] >= len(log)}))
     assert not len(arrivals)
-    return [(lesson.moment, places(lesson), lesson.verdicts) for lesson in found]
+    return [(update.moment, places(update), update.verdicts) for update in found]
 
 
-def test_however_topics_are_read_the_lessons_are_the_same():
+def test_however_topics_are_read_the_model_updates_are_the_same():
     """Times that jump back, partitions that pause for longer than anybody waits, verdicts that are late."""
     chance = random.Random(3)
     logs = {}
@@ -147,7 +147,7 @@ def test_however_topics_are_read_the_lessons_are_the_same():
         logs["scores", partition] = log
     when = sorted(chance.uniform(0, 200) for _ in range(80))
     logs["verdicts", 0] = [(now, verdict(chance.uniform(0, now), str(i))) for i, now in enumerate(when)]
-    first, *others = [lessons_of(logs, random.Random(seed), idle=30.0) for seed in range(8)]
+    first, *others = [updates_of(logs, random.Random(seed), idle=30.0) for seed in range(8)]
     assert len(first) > 5
     assert sum(len(scores) for _, scores, _ in first) > 300
     assert all(other == first for other in others)

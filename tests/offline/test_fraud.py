@@ -141,7 +141,7 @@ def test_permuting_all_labels_changes_no_score(monkeypatch, data):
 
 
 def test_the_model_knows_the_library_only(monkeypatch, data):
-    """Other amounts in VAL and TEST, the same model: bandwidths, rarity, laws and calibration see LIB_NORMAL alone."""
+    """Other amounts in VAL and TEST: bandwidths, surprisal, densities and calibration see LIB_NORMAL alone."""
     split = split_accounts(data.fraud_accounts(), 0)
     models = []
     original = stream_module.fit
@@ -164,7 +164,7 @@ def test_the_paper_score_is_the_naive_one(data, stride):
     histories = [data.history(rows[a][:40]) for a in accounts[:6]]
     windows = library_windows(histories[1:], settings)
     index = build_index(windows, settings, 3.0)
-    law = build_change_density(index, settings, 1.0)
+    density = build_change_density(index, settings, 1.0)
     mine = histories[0]
     ref = [
         naive.window_score(
@@ -180,7 +180,9 @@ def test_the_paper_score_is_the_naive_one(data, stride):
         )
         for end in range(settings.window - 1, len(mine.amounts), stride)
     ]
-    assert highest_score(index, law, mine, stride, settings.local_history) == pytest.approx(np.nanmax(ref), abs=1e-9)
+    assert highest_score(index, density, mine, stride, settings.local_history) == pytest.approx(
+        np.nanmax(ref), abs=1e-9
+    )
 
 
 def test_paper_protocol(data):
@@ -286,14 +288,14 @@ def test_command_and_report(table, tmp_path):
 
 
 @pytest.fixture(scope="module")
-def town_file(tmp_path_factory):
+def population_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("town") / "town.csv"
     write_simulated(Population(60, 80, fraud_share=0.5, seed=4), path)
     return path
 
 
-def test_fields_and_kinds_travel_to_another_process(town_file, tmp_path):
-    data = load_labelled(town_file, Guess(declared(FIELDS)), by="pattern")
+def test_fields_and_kinds_travel_to_another_process(population_file, tmp_path):
+    data = load_labelled(population_file, Guess(declared(FIELDS)), by="pattern")
     assert {*data.transactions[0].fields} == {"country", "device"}
     assert set(data.kinds[data.fraud]) == set(PATTERNS)
     assert set(data.kinds[~data.fraud]) == {""}
@@ -301,15 +303,15 @@ def test_fields_and_kinds_travel_to_another_process(town_file, tmp_path):
     again = LabelledData.load(tmp_path / "data.parquet")
     assert again.transactions == data.transactions
     assert again.kinds.tolist() == data.kinds.tolist()
-    plain = load_labelled(town_file)
-    assert len({data.fingerprint, plain.fingerprint, load_labelled(town_file, by="pattern").fingerprint}) == 3
+    plain = load_labelled(population_file)
+    assert len({data.fingerprint, plain.fingerprint, load_labelled(population_file, by="pattern").fingerprint}) == 3
 
 
-def test_any_file_with_its_own_fields_and_kinds(town_file, tmp_path):
+def test_any_file_with_its_own_fields_and_kinds(population_file, tmp_path):
     """Half of the normal accounts fitted, everything else streamed: what a user asks of a file of their own."""
     target = tmp_path / "result.json"
-    arguments = ["evaluate", "fraud", "--data", str(town_file), "--split", "half", "--by", "pattern", "--no-cache"]
-    arguments += ["--field", "country:category", "--field", "device:category", "--time-unit", "days"]
+    arguments = ["evaluate", "fraud", "--data", str(population_file), "--split", "half", "--by", "pattern"]
+    arguments += ["--no-cache", "--field", "country:category", "--field", "device:category", "--time-unit", "days"]
     arguments += ["--time-origin", "2026-01-05", "--no-divergence", "--set", "window=8", "--json", str(target)]
     done = CliRunner().invoke(app, [*arguments, "--report", str(tmp_path)])
     assert done.exit_code == 0, done.output
@@ -520,7 +522,7 @@ def test_patterns_are_judged_one_by_one():
     assert set(result["patterns"]) == set(PATTERNS)
     for one in result["patterns"].values():
         assert {"alert", "evidence", "takeover", "amount", "isolation_forest"} <= one["transaction"].keys()
-        assert "gradient_boosting" not in one["transaction"]  # it knows labels: a ceiling, not a rival
+        assert "gradient_boosting" not in one["transaction"]  # it knows labels: a ceiling, not a competitor
         assert all(0 <= m["auc"] <= 1 for m in one["account"].values())
     burst = result["patterns"]["rare merchants"]["transaction"]
     assert burst["alert"]["auc"] > burst["amount"]["auc"]

@@ -104,7 +104,7 @@ def test_a_stream_that_does_not_reach_the_handbooks_days_is_refused(days):
         verdicts.tested_rows(days)
 
 
-# --- the queue and the desk -------------------------------------------------------------------------------------
+# --- the queue and the investigators ----------------------------------------------------------------------------
 
 
 def test_found_cards_leave_the_queue_for_two_weeks():
@@ -120,40 +120,40 @@ def test_found_cards_leave_the_queue_for_two_weeks():
 def test_every_answer_comes_once_and_not_before_its_time(days):
     rng = np.random.default_rng(0)
     scores = rng.random(len(days.time))
-    desk = Investigators(days, 10.0, Queue(3))
+    investigators = Investigators(days, 10.0, Queue(3))
     heard, moments = [], {}
     for day, rows in days:
         for moment in (days.starts(day), days.starts(day) + 0.5):
-            news = desk.news(moment)
-            assert (desk.known[news] <= moment).all()
-            assert (np.diff(desk.known[news]) >= 0).all()
+            news = investigators.news(moment)
+            assert (investigators.known[news] <= moment).all()
+            assert (np.diff(investigators.known[news]) >= 0).all()
             heard += news.tolist()
             moments |= dict.fromkeys(news.tolist(), moment)
-        desk.close(day, rows, scores[rows])
-    heard += desk.news(days.time[-1] + 11).tolist()
+        investigators.close(day, rows, scores[rows])
+    heard += investigators.news(days.time[-1] + 11).tolist()
     assert sorted(heard) == list(range(len(days.time)))
-    looked = np.flatnonzero(desk.looked_at)
+    looked = np.flatnonzero(investigators.looked_at)
     assert 0 < len(looked) < len(heard)
     assert all(moments[i] == days.starts(int(days.day[i]) + 1) for i in looked if i in moments)
-    assert all(worked.cards == 3 for worked in desk.worked)
-    for worked in desk.worked:
-        own = desk.looked_at & (days.day == worked.day)
+    assert all(worked.cards == 3 for worked in investigators.worked)
+    for worked in investigators.worked:
+        own = investigators.looked_at & (days.day == worked.day)
         assert worked.fraud == len(set(days.account[own & days.fraud].tolist()))
     # Somebody speaks of what was looked at, and of frauds; of all others there is silence.
-    spoken = desk.spoken(np.arange(len(days.time)))
-    np.testing.assert_array_equal(spoken, np.flatnonzero(desk.looked_at | days.fraud))
+    spoken = investigators.spoken(np.arange(len(days.time)))
+    np.testing.assert_array_equal(spoken, np.flatnonzero(investigators.looked_at | days.fraud))
 
 
 def test_a_share_of_what_is_said_is_wrong(days):
     share = 0.3
-    desk = Investigators(days, 7.0, mistakes=Mistakes(share, seed=1))
-    wrong = desk.told != days.fraud
+    investigators = Investigators(days, 7.0, mistakes=Mistakes(share, seed=1))
+    wrong = investigators.told != days.fraud
     count = days.fraud.sum()
     assert wrong[days.fraud].sum() == pytest.approx(share * count, abs=4 * np.sqrt(count))
     assert wrong[~days.fraud].sum() == pytest.approx(share * count, abs=4 * np.sqrt(count))
-    assert set(np.flatnonzero(wrong)) <= set(desk.spoken(np.arange(len(wrong))))
+    assert set(np.flatnonzero(wrong)) <= set(investigators.spoken(np.arange(len(wrong))))
     again = Investigators(days, 7.0, mistakes=Mistakes(share, seed=1))
-    np.testing.assert_array_equal(again.told, desk.told)
+    np.testing.assert_array_equal(again.told, investigators.told)
     assert (Investigators(days, 7.0).told == days.fraud).all()
 
 
@@ -184,17 +184,17 @@ def test_trailing_sums_are_the_plain_ones():
 @pytest.mark.parametrize("queue", [None, 3])
 def test_delayed_rates_are_the_plain_ones(days, queue):
     """Row by row: of the merchant's transactions those whose label came within the window before the day."""
-    desk = Investigators(days, 5.0, queue and Queue(queue))
+    investigators = Investigators(days, 5.0, queue and Queue(queue))
     rates = DelayedRates(int(days.merchant.max()) + 1)
     scores = np.random.default_rng(0).random(len(days.time))
     made = np.empty((len(days.time), 2 * len(WINDOWS)))
     told = {}
     for day, rows in days:
-        news = desk.news(days.starts(day))
-        rates.advance(day, days.merchant[news], desk.told[news])
+        news = investigators.news(days.starts(day))
+        rates.advance(day, days.merchant[news], investigators.told[news])
         told |= dict.fromkeys(news.tolist(), day)
         made[rows] = rates.features(days.merchant[rows])
-        desk.close(day, rows, scores[rows])
+        investigators.close(day, rows, scores[rows])
     for i in range(0, len(days.time), 37):
         own = [j for j in told if days.merchant[j] == days.merchant[i]]
         for place, window in enumerate(WINDOWS):
@@ -220,30 +220,34 @@ def test_raw_features_know_no_label_and_nothing_later(days):
 
 
 def scorers(days, mode, only=None):
-    """Every scorer of the protocol by name, or one of them, each with its own desk."""
+    """Every scorer of the protocol by name, or one of them, each with its own investigators."""
     delay = 7.0 if mode == "all" else 12.0
     raw = cache(lambda: raw_features(days, SETTINGS).to_numpy())
 
-    def learning(desk):
+    def learning(investigators):
         begun = begin(days, delay, SETTINGS)
-        return LearningScorer(days, begun, desk, Learner(begun.model, Schedule(1.0, delay)), 1.0, first_part=True)
+        return LearningScorer(
+            days, begun, investigators, Learner(begun.model, Schedule(1.0, delay)), 1.0, first_part=True
+        )
 
     makers = {
         "learnt": learning,
-        "boosting": lambda desk: Boosting(days, desk, raw()),
-        "arf": lambda desk: Forest(days, desk, raw()),
+        "boosting": lambda investigators: Boosting(days, investigators, raw()),
+        "arf": lambda investigators: Forest(days, investigators, raw()),
     }
     for name, make in makers.items() if only is None else [(only, makers[only])]:
-        desk = Investigators(days, delay, Queue(4) if mode == "alerted" else None)
-        yield name, desk, make(desk)
+        investigators = Investigators(days, delay, Queue(4) if mode == "alerted" else None)
+        yield name, investigators, make(investigators)
 
 
 @pytest.mark.parametrize("mode", ["all", "alerted"])
 def test_no_score_knows_a_label_before_its_time(days, mode):
     """Labels that have not come by a moment are turned round: no score up to that moment changes a bit."""
     moment = days.starts(40) + 0.5 * days.length  # not where a day begins: a label up to a day early must be noticed
-    for (name, desk, scorer), before in [(made, run_days(days, made[1], made[2])) for made in scorers(days, mode)]:
-        unknown = desk.known >= moment
+    for (name, investigators, scorer), before in [
+        (made, run_days(days, made[1], made[2])) for made in scorers(days, mode)
+    ]:
+        unknown = investigators.known >= moment
         assert not isinstance(scorer, EngineScorer) or scorer.lessons > 20, name
         turned = with_labels(days, days.fraud ^ unknown)
         (other,) = scorers(turned, mode, name)
@@ -300,7 +304,7 @@ def test_a_run_without_baselines_is_judged_by_week(data):
 
 
 @pytest.fixture(scope="module")
-def town_file(tmp_path_factory):
+def population_file(tmp_path_factory):
     path = tmp_path_factory.mktemp("town") / "town.csv"
     write_simulated(Population(50, 60, fraud_share=0.4, seed=4), path)
     return path
@@ -322,10 +326,10 @@ def run_command(path, *arguments):
     return CliRunner().invoke(app, [*given, *arguments])
 
 
-def test_the_command_writes_what_programs_read(town_file, tmp_path, monkeypatch):
+def test_the_command_writes_what_programs_read(population_file, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     arguments = ["--delay", "5d", "--budget", "5/day", "--label-delay", "15d", "--field", "country:category"]
-    done = run_command(town_file, *arguments, "--days", "31-50", "--json", "-")
+    done = run_command(population_file, *arguments, "--days", "31-50", "--json", "-")
     assert done.exit_code == 0, done.output
     result = json.loads(done.stdout)
     assert result["protocol"] == "verdicts"
@@ -343,7 +347,7 @@ def test_the_command_writes_what_programs_read(town_file, tmp_path, monkeypatch)
         assert run["learner"]["verdicts"]["fraud"] > 0
     kept = sorted((tmp_path / "stream-ccsd").iterdir())
     assert len(kept) == 4
-    shown = run_command(town_file, *arguments)
+    shown = run_command(population_file, *arguments)
     assert shown.exit_code == 0, shown.output
     assert sorted((tmp_path / "stream-ccsd").iterdir()) == kept
     for word in ("learnt", "label-free", "boosting", "alerted: 5 cards a day looked at", "by week"):
@@ -370,8 +374,8 @@ def test_the_command_writes_what_programs_read(town_file, tmp_path, monkeypatch)
         (["--time-unit", "number", "--delay", "7d"], "have no unit"),
     ],
 )
-def test_mistakes_are_explained(town_file, arguments, message):
-    done = run_command(town_file, *arguments)
+def test_mistakes_are_explained(population_file, arguments, message):
+    done = run_command(population_file, *arguments)
     assert done.exit_code != 0
     assert message in " ".join((done.output + str(done.exception)).split())
 

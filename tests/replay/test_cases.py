@@ -1,4 +1,4 @@
-"""The desk: claims that never overlap, verdicts, budgets and suppressions, all in one whole chain."""
+"""Cases: claims that never overlap, verdicts, budgets and suppressions, all in one whole chain."""
 
 import json
 import os
@@ -52,7 +52,7 @@ def clock():
 
 
 @pytest.fixture
-def desk(tmp_path, clock):
+def cases(tmp_path, clock):
     with closing(Cases(tmp_path / "book", claim_seconds=60.0, now=clock)) as made:
         yield made
 
@@ -70,55 +70,55 @@ def records(state):
         yield file.records
 
 
-def test_a_claim_keeps_others_away_until_it_ends(desk, clock):
-    desk.claim("C1", ANN)
-    desk.claim("C1", ANN)  # for longer
+def test_a_claim_keeps_others_away_until_it_ends(cases, clock):
+    cases.claim("C1", ANN)
+    cases.claim("C1", ANN)  # for longer
     with pytest.raises(TakenError, match=r"ann is working on C1 until \d\d:\d\d"):
-        desk.claim("C1", BOB)
+        cases.claim("C1", BOB)
     with pytest.raises(TakenError):
-        desk.release("C1", BOB)
-    assert desk.claim_on("C1").person == ANN
+        cases.release("C1", BOB)
+    assert cases.claim_on("C1").person == ANN
     clock.now += 61.0
-    assert desk.claim_on("C1") is None
-    assert desk.claim("C1", BOB).person == BOB
-    desk.release("C1", BOB)
-    assert desk.claim_on("C1") is None
+    assert cases.claim_on("C1") is None
+    assert cases.claim("C1", BOB).person == BOB
+    cases.release("C1", BOB)
+    assert cases.claim_on("C1") is None
 
 
-def test_a_claim_goes_along_to_another_window_if_it_is_claimed_there(desk, records):
+def test_a_claim_goes_along_to_another_window_if_it_is_claimed_there(cases, records):
     alert = records.highest_alerts(1)[0]
-    desk.claim(alert["account"], ANN)
+    cases.claim(alert["account"], ANN)
     with pytest.raises(TakenError, match="in another window: claim it here"):
-        desk.judge([alert], "fraud", "", ANN_ELSEWHERE, records)
-    desk.claim(alert["account"], ANN_ELSEWHERE)
+        cases.judge([alert], "fraud", "", ANN_ELSEWHERE, records)
+    cases.claim(alert["account"], ANN_ELSEWHERE)
     with pytest.raises(TakenError, match="in another window"):
-        desk.judge([alert], "fraud", "", ANN, records)
-    desk.judge([alert], "fraud", "", ANN_ELSEWHERE, records, unfinished=[alert["account"]])
-    assert desk.claim_on(alert["account"]).person == ANN_ELSEWHERE  # other alerts are open
-    desk.release(alert["account"], ANN)
-    assert desk.claim_on(alert["account"]) is None
+        cases.judge([alert], "fraud", "", ANN, records)
+    cases.judge([alert], "fraud", "", ANN_ELSEWHERE, records, unfinished=[alert["account"]])
+    assert cases.claim_on(alert["account"]).person == ANN_ELSEWHERE  # other alerts are open
+    cases.release(alert["account"], ANN)
+    assert cases.claim_on(alert["account"]) is None
 
 
-def test_take_gives_the_first_that_is_free_and_the_same_to_who_asks_twice(desk):
+def test_take_gives_the_first_that_is_free_and_the_same_to_who_asks_twice(cases):
     accounts = ["C1", "C2", "C3"]
-    assert desk.take(accounts, ANN) == "C1"
-    assert desk.take(accounts, ANN) == "C1"
-    assert desk.take(accounts, BOB) == "C2"
-    assert desk.take(accounts, ANN_ELSEWHERE) == "C3"
-    assert desk.take(accounts, Analyst("eve", "9")) is None
-    assert desk.take([], ANN) is None
+    assert cases.take(accounts, ANN) == "C1"
+    assert cases.take(accounts, ANN) == "C1"
+    assert cases.take(accounts, BOB) == "C2"
+    assert cases.take(accounts, ANN_ELSEWHERE) == "C3"
+    assert cases.take(accounts, Analyst("eve", "9")) is None
+    assert cases.take([], ANN) is None
 
 
-def test_people_at_four_desks_never_hold_one_account(tmp_path):
+def test_people_in_four_browsers_never_hold_one_account(tmp_path):
     accounts = [f"C{i}" for i in range(3)]
-    desks = [Cases(tmp_path / "book") for _ in range(4)]  # as in four processes: each has its own connection
+    several = [Cases(tmp_path / "book") for _ in range(4)]  # as in four processes: each has its own connection
 
     def work(number):
         person = Analyst(f"p{number}", str(number))
         for _ in range(15):
-            account = desks[number].take(accounts, person)
+            account = several[number].take(accounts, person)
             if account is not None:
-                desks[number].release(account, person)
+                several[number].release(account, person)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
@@ -126,41 +126,41 @@ def test_people_at_four_desks_never_hold_one_account(tmp_path):
     for thread in threads:
         thread.join()
     held: dict[str, str] = {}
-    with AuditLog.open(tmp_path / "book") as book:
-        for line in book.lines():
+    with AuditLog.open(tmp_path / "book") as audit_log:
+        for line in audit_log.lines():
             if line.said.kind == "claim":
                 assert line.said.account not in held
                 held[line.said.account] = line.said.who
             else:
                 assert held.pop(line.said.account) == line.said.who
-        assert book.check().sequence >= 60
+        assert audit_log.check().sequence >= 60
     assert held == {}
-    for each in desks:
+    for each in several:
         each.close()
 
 
-def test_judging_a_case_is_all_or_nothing_and_ends_the_claim(desk, records):
+def test_verdicts_on_a_case_are_all_or_nothing_and_end_the_claim(cases, records):
     alerts = records.highest_alerts(3)
     account = alerts[0]["account"]
-    desk.claim(account, ANN)
+    cases.claim(account, ANN)
     with pytest.raises(TakenError):
-        desk.judge(alerts, "fraud", "", BOB, records)
+        cases.judge(alerts, "fraud", "", BOB, records)
     with pytest.raises(StreamCcsdError, match="expected fraud, normal or unsure"):
-        desk.judge(alerts, "guilty", "", ANN, records)
-    assert desk.refresh().stands == {}
-    added = desk.judge(alerts, "fraud", "two\nlines", ANN, records)
+        cases.judge(alerts, "guilty", "", ANN, records)
+    assert cases.refresh().stands == {}
+    added = cases.judge(alerts, "fraud", "two\nlines", ANN, records)
     assert [entry.verdict.why for entry in added] == ["two lines"] * 3
-    assert desk.claim_on(account) is None
-    assert desk.judge(alerts, "fraud", "two lines", ANN, records) == []  # said before
+    assert cases.claim_on(account) is None
+    assert cases.judge(alerts, "fraud", "two lines", ANN, records) == []  # said before
     # No answer came, the stream went on, and it is sent again.
-    assert desk.judge(alerts, "fraud", "two lines", ANN, Moved(records)) == []
-    desk.judge(alerts[:1], "normal", "", BOB, records)
+    assert cases.judge(alerts, "fraud", "two lines", ANN, Moved(records)) == []
+    cases.judge(alerts[:1], "normal", "", BOB, records)
     key = account, alerts[0]["transaction"]
-    assert desk.refresh().stands[key].disputed
-    assert [entry.verdict.who for entry in desk.refresh().said[key]] == ["ann", "bob"]
+    assert cases.refresh().stands[key].disputed
+    assert [entry.verdict.who for entry in cases.refresh().said[key]] == ["ann", "bob"]
     with pytest.raises(StreamCcsdError, match="at least one alert"):
-        desk.judge([], "fraud", "", ANN, records)
-    assert desk.check().sequence == desk.refresh().sequence
+        cases.judge([], "fraud", "", ANN, records)
+    assert cases.check().sequence == cases.refresh().sequence
 
 
 def test_what_a_verdict_costs_does_not_grow_with_those_before_it(tmp_path, monkeypatch):
@@ -176,14 +176,14 @@ def test_what_a_verdict_costs_does_not_grow_with_those_before_it(tmp_path, monke
 
     def work(people, count):
         said = [Verdict("x7", "C1", "fraud", f"p{i % people}", float(i // people), str(i)) for i in range(count)]
-        with VerdictLog.create(tmp_path / f"{people}-{count}") as book:
+        with VerdictLog.create(tmp_path / f"{people}-{count}") as audit_log:
             steps[0] = 0
-            book._connection.set_progress_handler(lambda: steps.__setitem__(0, steps[0] + 1), 100)
-            book.append(said)
-            book._connection.set_progress_handler(None, 0)
+            audit_log._connection.set_progress_handler(lambda: steps.__setitem__(0, steps[0] + 1), 100)
+            audit_log.append(said)
+            audit_log._connection.set_progress_handler(None, 0)
         looks[0] = 0
-        with closing(Cases(tmp_path / f"{people}-{count}")) as desk:
-            assert desk.refresh().stands["C1", "x7"].label == "fraud"
+        with closing(Cases(tmp_path / f"{people}-{count}")) as cases:
+            assert cases.refresh().stands["C1", "x7"].label == "fraud"
         return looks[0], steps[0]
 
     for people in (1, 400):
@@ -193,51 +193,51 @@ def test_what_a_verdict_costs_does_not_grow_with_those_before_it(tmp_path, monke
 
 
 def test_a_verdict_dated_far_ahead_locks_nothing(tmp_path, records):
-    """Whoever judges later overrules it, at the time of the stream, so that lessons hear it; also on another page."""
+    """A later verdict overrules it, at the time of the stream, and the model learns from it; also on another page."""
     alert = records.highest_alerts(1)[0]
     key, newest = (alert["account"], alert["transaction"]), records.newest_time()
-    with VerdictLog.create(tmp_path / "book") as book:
-        book.append([Verdict(key[1], key[0], "normal", "eve", newest + 3000.0)])
-    with closing(Cases(tmp_path / "book")) as desk:
-        (entry,) = desk.judge([alert], "fraud", "", ANN, records)
+    with VerdictLog.create(tmp_path / "book") as audit_log:
+        audit_log.append([Verdict(key[1], key[0], "normal", "eve", newest + 3000.0)])
+    with closing(Cases(tmp_path / "book")) as cases:
+        (entry,) = cases.judge([alert], "fraud", "", ANN, records)
         assert entry.verdict.time == newest
-        assert (desk.refresh().stands[key].label, len(desk.refresh().said[key])) == ("fraud", 2)
-        desk.reach(Reached(newest + 2999.0))
-        assert desk.refresh().stands[key].label == "fraud"
-        desk.reach(Reached(newest))  # whoever says so late
-        assert desk.refresh().reached.newest == newest + 2999.0
-        desk.reach(Reached(newest + 3001.0))
-        assert desk.refresh().stands[key].disputed  # its time has come: two disagree
-    with closing(Cases(tmp_path / "book")) as desk:  # where the stream has ended, its time never comes
-        desk.reach(Reached(newest, ended=True))
-        assert desk.refresh().stands[key].verdict == entry.verdict
+        assert (cases.refresh().stands[key].label, len(cases.refresh().said[key])) == ("fraud", 2)
+        cases.reach(Reached(newest + 2999.0))
+        assert cases.refresh().stands[key].label == "fraud"
+        cases.reach(Reached(newest))  # whoever says so late
+        assert cases.refresh().reached.newest == newest + 2999.0
+        cases.reach(Reached(newest + 3001.0))
+        assert cases.refresh().stands[key].disputed  # its time has come: two disagree
+    with closing(Cases(tmp_path / "book")) as cases:  # where the stream has ended, its time never comes
+        cases.reach(Reached(newest, ended=True))
+        assert cases.refresh().stands[key].verdict == entry.verdict
 
 
 def test_what_cannot_be_sent_is_not_recorded(tmp_path, records):
     def send(verdicts):
         raise StreamCcsdError("the broker is away")
 
-    with closing(Cases(tmp_path / "book", send=send)) as desk:
+    with closing(Cases(tmp_path / "book", send=send)) as cases:
         with pytest.raises(StreamCcsdError, match="the broker is away"):
-            desk.judge(records.highest_alerts(1), "fraud", "", ANN, records)
-        assert desk.refresh().stands == {}
-        assert desk.check() is None
+            cases.judge(records.highest_alerts(1), "fraud", "", ANN, records)
+        assert cases.refresh().stands == {}
+        assert cases.check() is None
 
 
-def test_suppressions_hide_by_merchant_account_and_reason_for_a_time(desk, records):
+def test_suppressions_hide_by_merchant_account_and_reason_for_a_time(cases, records):
     alert = records.highest_alerts(1)[0]
     terms = [reason["term"] for reason in alert["reasons"] if reason["term"]]
     assert terms
     for what, value in (("merchant", alert["merchant"]), ("account", alert["account"])):
-        desk.suppress(what, value, alert["time"], alert["time"] + 1.0, ANN, "known")
-        (suppression,) = [each for each in desk.refresh().suppressions.values() if each.what == what]
+        cases.suppress(what, value, alert["time"], alert["time"] + 1.0, ANN, "known")
+        (suppression,) = [each for each in cases.refresh().suppressions.values() if each.what == what]
         assert suppression.hides(alert)
         assert not suppression.hides(alert | {"time": alert["time"] + 1.0})
         assert not suppression.hides(alert | {what: "another"})
-    number = max(desk.refresh().suppressions)
-    desk.lift(number, BOB, "over")
-    assert not desk.refresh().suppressions[number].hides(alert)
-    assert desk.refresh().suppressions[number].lifted["who"] == "bob"
+    number = max(cases.refresh().suppressions)
+    cases.lift(number, BOB, "over")
+    assert not cases.refresh().suppressions[number].hides(alert)
+    assert cases.refresh().suppressions[number].lifted["who"] == "bob"
     for refused, message in (
         (("merchant", "m", 1.0, 0.0, ANN, "x"), "ends after it begins"),
         (("colour", "m", 0.0, 1.0, ANN, "x"), "not 'colour'"),
@@ -246,14 +246,14 @@ def test_suppressions_hide_by_merchant_account_and_reason_for_a_time(desk, recor
         (("merchant", "m", 0.0, 1.0, ANN, "x" * 3000), "at most 2000"),
     ):
         with pytest.raises(StreamCcsdError, match=message):
-            desk.suppress(*refused)
+            cases.suppress(*refused)
     with pytest.raises(StreamCcsdError, match="no suppression 999"):
-        desk.lift(999, ANN, "")
+        cases.lift(999, ANN, "")
     with pytest.raises(StreamCcsdError, match="no suppression"):
-        desk.lift(number, ANN, "")
+        cases.lift(number, ANN, "")
 
 
-def test_a_reason_is_suppressed_by_its_term(desk, records):
+def test_a_reason_is_suppressed_by_its_term(cases, records):
     alerts = records.highest_alerts(None)
     by_term = {}
     for alert in alerts:
@@ -262,8 +262,8 @@ def test_a_reason_is_suppressed_by_its_term(desk, records):
             by_term.setdefault(best, alert)
     assert len(by_term) > 1
     term, alert = next(iter(by_term.items()))
-    desk.suppress("reason", term, 0.0, 1e9, ANN, "known")
-    (suppression,) = desk.refresh().suppressions.values()
+    cases.suppress("reason", term, 0.0, 1e9, ANN, "known")
+    (suppression,) = cases.refresh().suppressions.values()
     assert suppression.hides(alert)
     assert not any(suppression.hides(other) for name, other in by_term.items() if name != term)
 
@@ -283,19 +283,19 @@ acts = st.lists(
 @given(acts)
 def test_any_acts_fold_to_the_same_whoever_reads_them(tmp_path_factory, done):
     path, clock = tmp_path_factory.mktemp("acts") / "book", Clock()
-    with closing(Cases(path, claim_seconds=60.0, now=clock)) as desk:
+    with closing(Cases(path, claim_seconds=60.0, now=clock)) as cases:
         holder = {}
         for act, what, seat in done:
             if act == "wait":
                 clock.now += what
             elif act == "budget":
-                desk.set_budget(what, 5.0, ANN, "")
+                cases.set_budget(what, 5.0, ANN, "")
             else:
                 person = Analyst(f"p{seat}", seat)
                 held = holder.get(what)
                 free = held is None or held[1] <= clock.now or held[0] == person
                 try:
-                    getattr(desk, act)(what, person)
+                    getattr(cases, act)(what, person)
                     assert free
                     holder.pop(what, None)
                     if act == "claim":
@@ -305,7 +305,7 @@ def test_any_acts_fold_to_the_same_whoever_reads_them(tmp_path_factory, done):
         again = EffectiveVerdicts()
         for line in AuditLog.open(path, read_only=True).lines():
             again.take(line)
-        assert again == desk.refresh()
+        assert again == cases.refresh()
 
 
 def test_budgets_are_taken_up_by_a_replay_that_runs(tmp_path, model, stream):
@@ -322,8 +322,8 @@ def test_budgets_are_taken_up_by_a_replay_that_runs(tmp_path, model, stream):
     def progress(clock, batch_output):
         seen.append(clock.events)
         if clock.events >= halfway and len(seen) and not changed:
-            with closing(Cases(audit_log_beside(state))) as desk:
-                desk.set_budget(50.0, 3.0, ANN, "quiet")
+            with closing(Cases(audit_log_beside(state))) as cases:
+                cases.set_budget(50.0, 3.0, ANN, "quiet")
             changed.append(clock.events)
 
     changed = []
@@ -345,16 +345,16 @@ def test_only_new_budgets_are_found(tmp_path):
     notes = {}
     changes = BudgetChanges(state, notes)
     assert changes.newest() is None
-    with closing(Cases(audit_log_beside(state))) as desk:
-        desk.set_budget(5.0, 6.0, ANN, "")
-        desk.set_budget(7.0, 5.0, ANN, "")
+    with closing(Cases(audit_log_beside(state))) as cases:
+        cases.set_budget(5.0, 6.0, ANN, "")
+        cases.set_budget(7.0, 5.0, ANN, "")
         assert changes.newest() == 7.0
         assert changes.newest() is None
-        desk.claim("C1", ANN)
+        cases.claim("C1", ANN)
         assert changes.newest() is None
     assert BudgetChanges(state, notes).newest() == 7.0  # of a replay that is resumed
     later = {}
-    assert BudgetChanges(state, later).newest() is None  # of a new one, whose book is older
+    assert BudgetChanges(state, later).newest() is None  # of a new one, whose audit log is older
     assert BudgetChanges(state, later).newest() is None  # and resumed
     assert BudgetChanges(None, {}).newest() is None
 
@@ -392,20 +392,20 @@ def test_killed_while_verdicts_come_in_none_that_was_acknowledged_is_lost(state)
             os.kill(person.pid, signal.SIGKILL)
             said, _ = person.communicate()
             acknowledged |= {line for line in said.splitlines(keepends=True) if line.endswith("\n")}
-        with VerdictLog.open(audit_log_beside(state), read_only=True) as book:
-            assert book.check().sequence == sum(1 for _ in book.lines())
-            recorded = {f"{entry.sequence} {entry.verdict.why}\n" for entry in book.entries()}
+        with VerdictLog.open(audit_log_beside(state), read_only=True) as audit_log:
+            assert audit_log.check().sequence == sum(1 for _ in audit_log.lines())
+            recorded = {f"{entry.sequence} {entry.verdict.why}\n" for entry in audit_log.entries()}
         assert acknowledged <= recorded
     assert len(acknowledged) > 20
 
 
 def test_the_audit_command_lists_and_checks(tmp_path, state, records):
-    book = audit_log_beside(state)
+    audit_log = audit_log_beside(state)
     run = CliRunner()
-    with closing(Cases(book)) as desk:
-        desk.judge(records.highest_alerts(1), "normal", "a <b>", Analyst("eve"), records)
-        desk.set_budget(6.0, 7.0, ANN, "more")
-        head = desk.check()
+    with closing(Cases(audit_log)) as cases:
+        cases.judge(records.highest_alerts(1), "normal", "a <b>", Analyst("eve"), records)
+        cases.set_budget(6.0, 7.0, ANN, "more")
+        head = cases.check()
     shown = run.invoke(app, ["audit", "--state", str(state), "--json", "-"])
     assert shown.exit_code == 0, shown.output
     result = json.loads(shown.stdout)
@@ -418,8 +418,8 @@ def test_the_audit_command_lists_and_checks(tmp_path, state, records):
     assert run.invoke(app, ["audit", "--state", str(state), "--expect", head.hash]).exit_code == 0
 
 
-def test_an_alert_whose_scores_are_gone_can_be_judged(desk, records):
+def test_an_alert_whose_scores_are_gone_can_be_judged(cases, records):
     """A topic of scores may be kept for less time than that of alerts."""
     (alert,) = records.highest_alerts(1)
-    (entry,) = desk.judge([alert], "fraud", "", ANN, Moved(records, None))
+    (entry,) = cases.judge([alert], "fraud", "", ANN, Moved(records, None))
     assert entry.verdict.time == alert["time"]

@@ -1,4 +1,4 @@
-"""A challenger in the shadow: nothing of the champion changes, and both survive whatever kills them."""
+"""A challenger beside the champion: nothing of the champion changes, and both survive whatever kills them."""
 
 import json
 import random
@@ -56,8 +56,8 @@ def session(model, other, path, out, state=None, resume=False, wrap=lambda sourc
     def own():
         return wrap(FileSource(path, label="pattern"))
 
-    rival = Session(own(), other, out / "challenger", state and challenger_beside(state), resume)
-    return Session(own(), model, out, state, resume, challenger=rival)
+    challenger = Session(own(), other, out / "challenger", state and challenger_beside(state), resume)
+    return Session(own(), model, out, state, resume, challenger=challenger)
 
 
 @pytest.mark.parametrize("durable", [False, True])

@@ -31,8 +31,8 @@ def place(population_model, stream, tmp_path_factory):
     other = replace(
         population_model, threshold=population_model.threshold - 1.0, takeover_share=population_model.takeover_share / 2
     )
-    rival = Session(source, other, folder / "challenger", challenger_beside(state))
-    Session(source, population_model, folder, state, challenger=rival).run()
+    challenger = Session(source, other, folder / "challenger", challenger_beside(state))
+    Session(source, population_model, folder, state, challenger=challenger).run()
     return folder
 
 
@@ -235,19 +235,19 @@ def test_changes_for_other_programs(place, tmp_path):
     assert len(run(*champion, "--format", "csv").stdout.splitlines()) == len(found) + 1
 
 
-def test_verdicts_of_the_book_beside_the_champion(place, tmp_path):
+def test_verdicts_of_the_audit_log_beside_the_champion(place, tmp_path):
     """Once there is one, it is what counts; alerts that nobody judged are said to be so."""
     for name in ("replay.db", "replay.db.challenger"):
         shutil.copy(place / name, tmp_path / name)
     old, _ = rows(place)
     alerts = [row for row in old if row["alert"]][:8]
-    with VerdictLog.create(audit_log_beside(tmp_path / "replay.db")) as book:
+    with VerdictLog.create(audit_log_beside(tmp_path / "replay.db")) as audit_log:
         for row in alerts:
             said = "fraud" if row["label"] else "normal"
-            book.append([Verdict(row["id"], row["account"], said, "ann", row["time"] + 1.0)])
+            audit_log.append([Verdict(row["id"], row["account"], said, "ann", row["time"] + 1.0)])
         first = alerts[0]
         opposite = "normal" if first["label"] else "fraud"
-        book.append([Verdict(first["id"], first["account"], opposite, "bob", first["time"] + 2.0)])
+        audit_log.append([Verdict(first["id"], first["account"], opposite, "bob", first["time"] + 2.0)])
     champion = ["--champion", tmp_path / "replay.db"]
     result = json.loads(run(*champion, "--json", "-").stdout)
     judged = result["judged"]

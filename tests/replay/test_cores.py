@@ -1,4 +1,4 @@
-"""Fits and lessons are the same to the bit on one core, on several, and with any number of threads."""
+"""Fits and model updates are the same to the bit on one core, on several, and with any number of threads."""
 
 import json
 import os
@@ -21,7 +21,7 @@ def run(folder, *core, **threads):
 
 
 def left(folder):
-    """Scores and lessons, and what is in the models: their files are named by what is in them."""
+    """Scores and model updates, and what is in the models: their files are named by what is in them."""
     models = Registry(folder / "replay.db.models")
     found = {name: (folder / name).read_bytes() for name in FILES}
     return found | {name: (models.folder / name / "model.json").read_bytes() for name in models.names()}

@@ -1,4 +1,4 @@
-"""Lessons of a replay: the same models and scores however often it is killed, whatever people do meanwhile."""
+"""Model updates of a replay: the same models and scores however often it is killed, whatever people do meanwhile."""
 
 import csv
 import json
@@ -42,7 +42,7 @@ def no_pictures(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def town_file(stream, tmp_path_factory):
+def population_file(stream, tmp_path_factory):
     path = tmp_path_factory.mktemp("town") / "town.csv"
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
@@ -55,7 +55,7 @@ def town_file(stream, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def town_folder(population_model, tmp_path_factory):
+def population_folder(population_model, tmp_path_factory):
     return population_model.save(tmp_path_factory.mktemp("models") / "town")
 
 
@@ -82,7 +82,7 @@ def left(folder):
 
 
 def log(folder):
-    """By moment, what is known of each lesson in the end."""
+    """By moment, what is known of each model update in the end."""
     lines = (folder / "replay.db.lessons").read_text().splitlines()
     return {said["moment"]: said for said in map(json.loads, lines)}
 
@@ -100,7 +100,7 @@ def whole(stream, population_model, tmp_path_factory):
 
 
 class Nursery:
-    """Starts commands quickly; see ``nursery.py``."""
+    """Starts commands quickly; see ``killed.py``."""
 
     def __init__(self, model, folder):
         command = [sys.executable, "-m", "tests.replay.killed", str(model), str(folder)]
@@ -123,7 +123,7 @@ class Nursery:
         self._errors.close()
 
 
-def test_killed_twenty_times(town_file, town_folder, tmp_path):
+def test_killed_twenty_times(population_file, population_folder, tmp_path):
     options = [
         "--learn",
         "4d",
@@ -132,44 +132,44 @@ def test_killed_twenty_times(town_file, town_folder, tmp_path):
         "--verdicts-from",
         "fraud",
         "--data",
-        town_file,
+        population_file,
         "--model",
-        town_folder,
+        population_folder,
     ]
-    chance, kills, reached, lessons = random.Random(5), 0, set(), set()
+    chance, kills, reached, updates = random.Random(5), 0, set(), set()
     for name in ("warm", "whole", "killed"):
         (tmp_path / name).mkdir()
-    nursery = Nursery(town_folder, tmp_path / "warm")
+    quick_start = Nursery(population_folder, tmp_path / "warm")
 
     def command(folder):
         return ["replay", *options, "--out", folder / "out", "--state", folder / "replay.db"]
 
-    nursery.start(*command(tmp_path / "whole"))
-    assert nursery.ended() == 0, (tmp_path / "warm" / "errors").read_text()
+    quick_start.start(*command(tmp_path / "whole"))
+    assert quick_start.ended() == 0, (tmp_path / "warm" / "errors").read_text()
     folder = tmp_path / "killed"
     state = folder / "replay.db"
     while kills < 20:
         more = ["--resume"] if state.exists() else []
         before, deadline = position(state), time.monotonic() + 60
-        child = nursery.start(*command(folder), "--speed", "500", *more)
+        child = quick_start.start(*command(folder), "--speed", "500", *more)
         while position(state) == before and time.monotonic() < deadline:
             time.sleep(0.01)
         time.sleep(chance.uniform(0.0, 0.25))
         os.kill(child, signal.SIGKILL)
-        assert nursery.ended() == -signal.SIGKILL, (tmp_path / "warm" / "errors").read_text()
+        assert quick_start.ended() == -signal.SIGKILL, (tmp_path / "warm" / "errors").read_text()
         kills += 1
         reached.add(position(state))
-        lessons.add(len(log(folder)) if (folder / "replay.db.lessons").exists() else 0)
-    nursery.start(*command(folder), "--resume")
-    assert nursery.ended() == 0, (tmp_path / "warm" / "errors").read_text()
-    nursery.close()
+        updates.add(len(log(folder)) if (folder / "replay.db.lessons").exists() else 0)
+    quick_start.start(*command(folder), "--resume")
+    assert quick_start.ended() == 0, (tmp_path / "warm" / "errors").read_text()
+    quick_start.close()
     assert len(reached) > 15
-    assert len(lessons) > 3  # lessons were held between the kills
+    assert len(updates) > 3  # the model was updated between the kills
     assert left(folder) == left(tmp_path / "whole")
     assert len(Registry(folder / "replay.db.models").names()) > 5
 
 
-def test_lessons_change_scores_and_say_what_they_learnt(whole, begin, tmp_path):
+def test_model_updates_change_scores_and_say_what_they_learnt(whole, begin, tmp_path):
     folder, summary = whole
     plain = begin(tmp_path, learning=None).run()
     assert plain["lessons"] is None
@@ -224,12 +224,12 @@ def said(stream, moment, count, who="ann"):
     return [Verdict(t.id, t.account, "fraud", who, moment) for t in frauds[:count]]
 
 
-def test_verdicts_recorded_while_it_is_stopped_are_heard_by_the_next_lesson(begin, stream, tmp_path):
+def test_the_next_update_learns_from_verdicts_recorded_while_it_is_stopped(begin, stream, tmp_path):
     a, b = tmp_path / "a", tmp_path / "b"
     begin(a, fraud={}).run(stop=StopAfter(1500), batch=100)
     stopped = max(log(a))
-    with VerdictLog.create(audit_log_beside(a / "replay.db")) as book:
-        book.append(said(stream, stopped, 25))
+    with VerdictLog.create(audit_log_beside(a / "replay.db")) as audit_log:
+        audit_log.append(said(stream, stopped, 25))
     shutil.copytree(a, b)
     begin(a, fraud={}, resume=True).run()
     for looks in (150, 333, 500):
@@ -261,24 +261,24 @@ def killed_at(monkeypatch, owner, name, call):
     monkeypatch.setattr(owner, name, dying)
 
 
-def test_a_repeated_lesson_hears_what_it_heard(begin, stream, whole, tmp_path, monkeypatch):
+def test_a_repeated_update_learns_from_the_same_verdicts(begin, stream, whole, tmp_path, monkeypatch):
     killed_at(monkeypatch, Registry, "add", 3)
     with pytest.raises(GoneError):
         begin(tmp_path).run()
     monkeypatch.undo()
     again = max(log(tmp_path))
     assert log(tmp_path)[again] == {"moment": again, "heard": 0}
-    with VerdictLog.create(audit_log_beside(tmp_path / "replay.db")) as book:
-        book.append([replace(v, verdict="normal") for v in said(stream, again, 10)])
+    with VerdictLog.create(audit_log_beside(tmp_path / "replay.db")) as audit_log:
+        audit_log.append([replace(v, verdict="normal") for v in said(stream, again, 10)])
     begin(tmp_path, resume=True).run()
     undisturbed, models = log(whole[0]), Registry(tmp_path / "replay.db.models").names()
-    assert log(tmp_path)[again] == undisturbed[again]  # the same model, though there was more to be heard
+    assert log(tmp_path)[again] == undisturbed[again]  # the same model, though there were more verdicts by then
     assert models[:3] == Registry(whole[0] / "replay.db.models").names()[:3]
     assert log(tmp_path)[again + LEARNING.every]["heard"] == 10
     assert len(models) == len(Registry(whole[0] / "replay.db.models").names())  # none is left over
 
 
-def test_a_repeated_lesson_uses_what_it_used(begin, whole, tmp_path, monkeypatch):
+def test_a_repeated_update_uses_the_same_model(begin, whole, tmp_path, monkeypatch):
     killed_at(monkeypatch, StateFile, "record", 10)
     with pytest.raises(GoneError):
         begin(tmp_path).run()
@@ -289,13 +289,13 @@ def test_a_repeated_lesson_uses_what_it_used(begin, whole, tmp_path, monkeypatch
     begin(tmp_path, resume=True).run(stop=StopAfter(120), batch=10)
     assert log(tmp_path)[max(log(tmp_path))] == again
     assert again["used"] == again["learnt"] == versions.names()[-1] != versions.names()[0]
-    versions.unpin()  # before the next lesson: it has never counted
+    versions.unpin()  # before the next model update: it has never counted
     begin(tmp_path, resume=True).run()
     assert scores(tmp_path).equals(scores(whole[0]))
     assert log(tmp_path) == log(whole[0])
 
 
-def test_a_pinned_version_scores_from_the_next_lesson_on_while_learning_goes_on(begin, whole, tmp_path):
+def test_a_pinned_version_scores_from_the_next_update_on_while_learning_goes_on(begin, whole, tmp_path):
     def alerts(folder, after):
         lines = map(json.loads, (folder / "out" / "alerts.jsonl").read_text().splitlines())
         return {alert["model"] for alert in lines if alert["time"] >= after}
@@ -345,17 +345,17 @@ def test_adapting_alone(begin, tmp_path):
     assert summary["lessons"]["adapted"]["times"] > 5
     versions = Registry(tmp_path / "a" / "replay.db.models")
     beyond = {str(versions.load(name).tails["evidence"]) for name in versions.names()}
-    assert len(beyond) == len(versions.names())  # rates follow with every lesson
+    assert len(beyond) == len(versions.names())  # rates follow with every model update
 
 
 def test_what_is_gone_or_damaged_is_said(begin, stream, tmp_path):
     begin(tmp_path).run(stop=StopAfter(1500), batch=100)
-    path, book = tmp_path / "replay.db.lessons", audit_log_beside(tmp_path / "replay.db")
+    path, audit_log = tmp_path / "replay.db.lessons", audit_log_beside(tmp_path / "replay.db")
     good = path.read_bytes()
-    with VerdictLog.create(book) as entries:
+    with VerdictLog.create(audit_log) as entries:
         entries.append(said(stream, max(log(tmp_path)), 4))
     begin(tmp_path, resume=True).run(stop=StopAfter(600), batch=100)
-    book.rename(tmp_path / "away")
+    audit_log.rename(tmp_path / "away")
     with pytest.raises(
         StreamCcsdError, match=r"heard 4 verdicts of which 0 are there: put .*replay\.db\.verdicts back"
     ):
@@ -376,7 +376,7 @@ def test_another_file_of_as_many_verdicts_is_another_replay(begin, stream, tmp_p
 
 
 def test_a_stream_that_jumps_by_years_has_few_lessons_and_can_be_stopped_among_them(stream, population_model, tmp_path):
-    """Eight years without a transaction are no lessons; a wish to stop is heard between two, and nothing is lost."""
+    """Eight years without a transaction are no updates; a wish to stop is heard between two, and nothing is lost."""
     part = [t for t in stream.transactions if t.time < 25.0]
     jumped = [replace(t, id=f"late {t.id}", time=t.time + 2900.0) for t in part[-25:]]
     learning = replace(LEARNING, every=1.0, delay=3.0)
@@ -413,13 +413,13 @@ def run(*arguments, code=0):
     return done
 
 
-def test_a_file_with_garbage_among_its_verdicts(town_file, town_folder, stream, tmp_path):
+def test_a_file_with_garbage_among_its_verdicts(population_file, population_folder, stream, tmp_path):
     good = [v.to_dict() for v in said(stream, 30.0, 6)]
     rows = [*good[:3], {**good[3], "verdict": "perhaps"}, {**good[4], "time": "soon"}, good[5]]
     text = [*map(json.dumps, rows), "{no record", json.dumps({"who": "ann"}), json.dumps({**good[4], "time": 1e9})]
     (tmp_path / "v.jsonl").write_text("\n".join(text) + "\n")
     places = ["--out", tmp_path / "out", "--state", tmp_path / "replay.db"]
-    options = ["--data", town_file, "--model", town_folder, "--verdicts", tmp_path / "v.jsonl", *places]
+    options = ["--data", population_file, "--model", population_folder, "--verdicts", tmp_path / "v.jsonl", *places]
     done = run(*options, "--learn", "4d", "--delay", "20d", "--json", "-", code=3)
     result = json.loads(done.stdout)
     assert (result["refused_verdicts"], result["dead_letters"]) == (5, 0)

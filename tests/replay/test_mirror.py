@@ -625,7 +625,7 @@ def noted(path):
 
 
 def test_a_verdict_that_arrives_while_another_is_sent_holds_neither_up(handed, tmp_path, monkeypatch):
-    """The desk holds the book until its own is sent, by the loop that has the other one to write into it."""
+    """A page holds the audit log until its own is sent, by the loop that has the other one to write into it."""
     monkeypatch.setattr("replay.mirror.mirror.PATIENCE", 1.0)
     path, sender = tmp_path / "m.db", Sent()
     theirs = Verdict("t1", "C1", "normal", "bob", 2.0)
@@ -639,12 +639,12 @@ def test_a_verdict_that_arrives_while_another_is_sent_holds_neither_up(handed, t
 
     with (
         Mirror(handed, sender, path, None) as mirror,
-        closing(Cases(audit_log_beside(path), send=send)) as desk,
-        closing(VerdictLog.open(audit_log_beside(path), read_only=True)) as book,
+        closing(Cases(audit_log_beside(path), send=send)) as cases,
+        closing(VerdictLog.open(audit_log_beside(path), read_only=True)) as audit_log,
     ):
-        (own,) = desk.judge([alert], "fraud", "", Analyst("ann"), SimpleNamespace(newest_time=lambda: 3.0))
+        (own,) = cases.judge([alert], "fraud", "", Analyst("ann"), SimpleNamespace(newest_time=lambda: 3.0))
         assert sender.verdicts == [own.verdict]
-        until(lambda: [entry.verdict for entry in book.entries()] == [own.verdict, theirs])
+        until(lambda: [entry.verdict for entry in audit_log.entries()] == [own.verdict, theirs])
         assert mirror.status()["state"] == "following"
 
 

@@ -1,4 +1,4 @@
-"""The simulated town: what stays as it was, and hours, countries and devices as its description says."""
+"""The simulated population: what stays as it was, and hours, countries and devices as its description says."""
 
 import hashlib
 from datetime import datetime
@@ -77,7 +77,7 @@ def test_customers_amounts_merchants_and_frauds_of_each_day_are_what_they_were(c
     assert digest(Population(*chosen)) == expected
 
 
-def test_days_are_the_same_in_any_order_and_in_another_town_of_that_seed(population):
+def test_days_are_the_same_in_any_order_and_in_another_population_of_that_seed(population):
     again = Population(600, 150, fraud_share=0.5, seed=1)
     for number in (149, 3, 70, 59, 60, 3):
         for one, other in zip(again.day(number), population.day(number), strict=True):
@@ -246,7 +246,7 @@ def test_files_carry_countries_and_devices(tmp_path, name):
         assert columns[-4:] == ["country", "device", "fraud", "pattern"]
 
 
-def test_a_town_fills_in_settings_that_were_left_open():
+def test_a_population_fills_in_settings_that_were_left_open():
     filled = population_settings(Settings())
     assert (filled.fields, filled.time_unit, filled.time_origin) == (FIELDS, TIME_UNIT, TIME_ORIGIN)
     chosen = Settings(fields=("device:category",), time_unit="days", time_origin="2030-01-01", window=9)

@@ -1,4 +1,4 @@
-"""The book of verdicts: nothing is lost, changed or taken out; and the commands that fill and show it."""
+"""The audit log: nothing is lost, changed or taken out; and the commands that fill and show it."""
 
 import csv
 import gzip
@@ -55,18 +55,18 @@ def path(tmp_path):
 
 
 @pytest.fixture
-def book(path):
+def audit_log(path):
     with VerdictLog.create(path) as made:
         yield made
 
 
-def test_what_is_recorded_can_be_read_again(book, path):
+def test_what_is_recorded_can_be_read_again(audit_log, path):
     before = time.time()
-    added = book.append([ANN, *many(3)])
+    added = audit_log.append([ANN, *many(3)])
     assert all(before <= entry.recorded <= time.time() for entry in added)
     assert [entry.sequence for entry in added] == [1, 2, 3, 4]
     assert [entry.verdict for entry in added] == [ANN, *many(3)]
-    assert [entry.sequence for entry in book.append([BOB])] == [5]
+    assert [entry.sequence for entry in audit_log.append([BOB])] == [5]
     with VerdictLog.open(path, read_only=True) as reader:
         assert [*reader.entries()] == [*added, *reader.entries(after=4)]
         assert [entry.verdict for entry in reader.of("C1", "x7")] == [ANN, BOB]
@@ -83,11 +83,11 @@ def test_what_is_recorded_can_be_read_again(book, path):
         jsonschema.validate(shape, json_schemas()["verdict"])
 
 
-def test_doubled_verdicts_are_recorded_once(book):
-    assert len(book.append([ANN, ANN, BOB])) == 2
-    assert book.append([BOB, ANN]) == []
-    assert len(book.append([replace(ANN, why="")])) == 1
-    assert [*book.entries()][-1].sequence == 3
+def test_doubled_verdicts_are_recorded_once(audit_log):
+    assert len(audit_log.append([ANN, ANN, BOB])) == 2
+    assert audit_log.append([BOB, ANN]) == []
+    assert len(audit_log.append([replace(ANN, why="")])) == 1
+    assert [*audit_log.entries()][-1].sequence == 3
 
 
 @given(st.lists(st.lists(st.sampled_from([*many(4), ANN, BOB, replace(ANN, time=-0.0)]), max_size=5), max_size=6))
@@ -103,14 +103,14 @@ def test_any_batches_make_one_whole_chain(tmp_path_factory, batches):
         assert (last.sequence if last else 0) == len(said)
 
 
-def test_what_is_no_verdict_is_not_recorded(book):
+def test_what_is_no_verdict_is_not_recorded(audit_log):
     with pytest.raises(StreamCcsdError, match="cannot be recorded: who: must not be empty"):
-        book.append([ANN, replace(BOB, who="")])
-    assert [*book.entries()] == []
+        audit_log.append([ANN, replace(BOB, who="")])
+    assert [*audit_log.entries()] == []
 
 
-def test_sqlite_itself_refuses_to_change_or_delete(book, path):
-    book.append([ANN, BOB])
+def test_sqlite_itself_refuses_to_change_or_delete(audit_log, path):
+    audit_log.append([ANN, BOB])
     with closing(sqlite3.connect(path)) as other:
         for statement in (
             "UPDATE lines SET body = '{}' WHERE sequence = 1",
@@ -123,7 +123,7 @@ def test_sqlite_itself_refuses_to_change_or_delete(book, path):
             with pytest.raises(sqlite3.IntegrityError, match=r"never|behind"):
                 other.execute(statement)
             other.rollback()
-    assert [entry.verdict for entry in book.entries()] == [ANN, BOB]
+    assert [entry.verdict for entry in audit_log.entries()] == [ANN, BOB]
 
 
 def tampered(path, *statements):
@@ -157,10 +157,10 @@ def tampered(path, *statements):
         "WHERE sequence = 5",
     ],
 )
-def test_tampering_is_found(book, path, change):
-    book.append(many(5))
-    book.check()
-    book.close()
+def test_tampering_is_found(audit_log, path, change):
+    audit_log.append(many(5))
+    audit_log.check()
+    audit_log.close()
     tampered(path, change)
     with VerdictLog.open(path) as again:
         with pytest.raises(StreamCcsdError, match=r"line \d is not what was recorded.*move it away"):
@@ -169,16 +169,16 @@ def test_tampering_is_found(book, path, change):
             [*again.entries()]
 
 
-def test_a_book_without_its_guards_is_refused(book, path):
-    book.append([ANN])
-    book.close()
+def test_an_audit_log_without_its_guards_is_refused(audit_log, path):
+    audit_log.append([ANN])
+    audit_log.close()
     with closing(sqlite3.connect(path)) as other:
         other.execute("DROP TRIGGER lines_are_not_deleted")
     with pytest.raises(StreamCcsdError, match="its tables are not those of a book of verdicts"):
         VerdictLog.open(path)
 
 
-def test_what_is_no_book(tmp_path):
+def test_what_is_no_audit_log(tmp_path):
     with pytest.raises(StreamCcsdError, match="there is no book of verdicts"):
         VerdictLog.open(tmp_path / "none")
     (tmp_path / "text").write_text("hello " * 1000)
@@ -224,7 +224,7 @@ def go(process):
     process.stdin.flush()
 
 
-def test_processes_append_to_one_book_at_once(path):
+def test_processes_append_to_one_audit_log_at_once(path):
     """It is made by one of them, too."""
     processes = [appender(path, who, 40) for who in ("ann", "bob", "eve")]
     for process in processes:
@@ -232,10 +232,10 @@ def test_processes_append_to_one_book_at_once(path):
     for process in processes:
         process.communicate()
         assert process.returncode == 0
-    with VerdictLog.open(path) as book:
-        assert book.check().sequence == 3 * 40 * 3
+    with VerdictLog.open(path) as audit_log:
+        assert audit_log.check().sequence == 3 * 40 * 3
         for who in ("ann", "bob", "eve"):
-            own = [e.verdict.transaction for e in book.entries() if e.verdict.who == who]
+            own = [e.verdict.transaction for e in audit_log.entries() if e.verdict.who == who]
             assert own == [f"t{i}" for i in range(40) for _ in range(3)]
 
 
@@ -249,13 +249,13 @@ def test_killed_while_appending(path):
         process.send_signal(signal.SIGKILL)
         heard = process.communicate()[0].splitlines()
         said = 1 + int(heard[-1]) if heard else 1 + 3 * number
-        with VerdictLog.open(path) as book:
-            last = book.check()
-            own = [entry for entry in book.entries() if entry.verdict.who == f"p{number}"]
+        with VerdictLog.open(path) as audit_log:
+            last = audit_log.check()
+            own = [entry for entry in audit_log.entries() if entry.verdict.who == f"p{number}"]
             assert len(own) % 3 == 0  # whole batches
             assert len(own) >= 3 * said  # what was said to be recorded is
-            book.append([replace(ANN, time=float(number))])
-            assert book.check().sequence == last.sequence + 1
+            audit_log.append([replace(ANN, time=float(number))])
+            assert audit_log.check().sequence == last.sequence + 1
 
 
 def test_verdicts_are_heard_when_their_time_has_come():
@@ -265,13 +265,13 @@ def test_verdicts_are_heard_when_their_time_has_come():
     assert pending.audible(3.0) == [verdicts[1], verdicts[3]]
     assert pending.audible(3.0) == []
     assert pending.waiting() == [verdicts[0], verdicts[2]]
-    pending.add([BOB, replace(BOB, time=1.0)])  # a year late, or before its transaction: heard from its time on
+    pending.add([BOB, replace(BOB, time=1.0)])  # a year late, or before its transaction: given from its time on
     assert pending.audible(5.0) == [replace(BOB, time=1.0), verdicts[0]]
     assert PendingVerdicts(pending.waiting()).audible(99.0) == [verdicts[2], BOB]
 
 
 @given(st.lists(st.integers(0, 20), max_size=20), st.lists(st.integers(0, 25), max_size=6).map(sorted))
-def test_hearing_does_not_depend_on_the_moments_asked_for(times, moments):
+def test_pending_verdicts_do_not_depend_on_the_moments_asked_for(times, moments):
     verdicts = [replace(ANN, time=float(t), why=str(i)) for i, t in enumerate(times)]
     pending = PendingVerdicts(verdicts)
     heard = [v for moment in [*moments, 99] for v in pending.audible(moment)]
@@ -393,8 +393,8 @@ def test_a_verdict_by_hand(state, alerts):
     assert (result["recorded"], result["known"], result["waiting"], result["disputed"]) == (0, 1, 0, 0)
     with closing(StateFile.open(state, read_only=True)) as file:
         newest = max(a.last_time for a in file.records.accounts_by_maximum(10**6))
-    with open_beside(state) as book:
-        (entry,) = book.entries()
+    with open_beside(state) as audit_log:
+        (entry,) = audit_log.entries()
     assert entry.verdict == Verdict(alert["transaction"], alert["account"], "fraud", "ann", newest, "card lost")
     assert result["entry"] == entry.to_dict()
     assert state.read_bytes() == before  # the replay's own file is not touched
@@ -573,8 +573,8 @@ def test_the_chain_is_checked_on_request(state, alerts):
     run("verdict", "--state", state, "--alert", alerts[0]["id"], "fraud")
     run("verdict", "--state", state, "--alert", alerts[1]["id"], "fraud")
     chain = as_json("verdicts", "--state", state, "--check")["chain"]
-    with open_beside(state) as book:
-        assert chain == {"verdicts": 2, "lines": 2, "hash": book.check().hash}
+    with open_beside(state) as audit_log:
+        assert chain == {"verdicts": 2, "lines": 2, "hash": audit_log.check().hash}
     shown = run("verdicts", "--state", state, "--check").output
     assert f"the chain of 2 verdicts is whole; its last hash is {chain['hash']}" in shown.replace("\n", " ")
     tampered(audit_log_beside(state), "UPDATE lines SET body = '{}' WHERE sequence = 2")

@@ -1,4 +1,4 @@
-"""When, in which country and on which device people of a simulated town pay.
+"""When, in which country and on which device simulated customers pay.
 
 Own parameters, from common sense: nothing is taken from any data set or fitted to any result. Trips are drawn season by
 season, and a device's age is a matter of the time: days may be asked for in any order, and a stream of any length needs

@@ -2,7 +2,7 @@
 
 Own code and own parameters, nothing taken from any data set. A day is drawn at once for all customers, so that streams
 of any length need memory for the customers only. Labels are returned beside the transactions, never in them. Merchants
-are chains and web shops: they are in every country. When, where and on which device customers pay: ``daily_life``.
+are chains and web shops: they are in every country. When, where and on which device customers pay: ``behaviour``.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _BYTES_A_TRANSACTION = 800
 class SimulatedRows(NamedTuple):
     """One day's transactions in time order, as columns.
 
-    ``country`` and ``device`` are numbers, see ``daily_life`` for their names; ``device`` is -1 where none is known.
+    ``country`` and ``device`` are numbers, see ``behaviour`` for their names; ``device`` is -1 where none is known.
     ``pattern`` is -1 where all is well.
     """
 
@@ -241,7 +241,7 @@ def simulate(
 
 
 def simulated(population: Population) -> Iterator[tuple[Transaction, str]]:
-    """Every transaction of a town in time order, with its pattern of fraud or an empty text."""
+    """Every transaction of a population in time order, with its pattern of fraud or an empty text."""
     position = 0
     names = [population.category_name(m) for m in range(len(population.popularity))]
     for number in range(population.days):

@@ -1,1 +1,1 @@
-"""Who may come in, and how much they may ask for."""
+"""Authentication, browser sessions, middleware and rate limits of the page."""

@@ -1,4 +1,4 @@
-"""Who is let in: nobody but this machine's own user, people with a token, or those whom a proxy vouches for."""
+"""Access rules: nobody but this machine's own user, people with a token, or people whom a proxy vouches for."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Identity:
 
     @property
     def seat(self) -> str:
-        """The browser's name."""
+        """The name of the browser session."""
         return self.session.seat if self.session is not None else "script"
 
     @property

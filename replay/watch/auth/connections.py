@@ -1,4 +1,4 @@
-"""How many connections there may be: those over which nothing whole was asked yet make room for others."""
+"""Limits on connections: those over which nothing whole was asked yet make room for others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much anybody may ask of the page: requests a second, bytes, streams of events."""
+"""Rate limits of the page: requests a second, bytes, and streams of events."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every request passes on its way in and out: headers, hosts, sizes, who it is, and how often."""
+"""Middleware that every request passes on its way in and out: headers, hosts, sizes, who it is, and how often."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class HeaderMiddleware:
 
 
 class AuthMiddleware:
-    """Behind the shield: decides who asks and whether that is answered; ``scope["state"]["identity"]`` is who."""
+    """Behind the headers: decides who asks and whether that is answered; ``scope["state"]["identity"]`` is who."""
 
     def __init__(
         self, app: ASGIApp, access: Access, sessions: BrowserSessions, limits: Limits, cookie: str, wrong: WrongTokens

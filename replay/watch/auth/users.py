@@ -1,6 +1,6 @@
-"""Who may use the page: a file of people, each with a token and a role.
+"""Users of the page, from a TOML file with a token and a role each, and their browser sessions.
 
-Browser sessions: in memory, so many and so long, gone with the server.
+Browser sessions are in memory. They are limited in number and age, and end with the server.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ def checked_role(role: object, whose: str) -> str:
 
 
 def checked_name(name: str) -> str:
-    """A name that can stand in the book.
+    """A name that can stand in the audit log.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Why an alert was raised: reasons in nats, the laws behind them, densities, hours and merchants."""
+"""Charts of why an alert was raised: reasons in nats, densities, hours and merchants."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def densities(told: Mapping[str, Sequence[Any]]) -> Markup:
 
 
 def law(told: Mapping[str, Any], name: str) -> Markup:
-    """How likely a value is by each law: among normal transactions, for this account, and in fraud."""
+    """How likely a value is by each density: among normal transactions, for this account, and in fraud."""
     axis = [finite(v) for v in told.get("axis") or []]
     names = (("normal", "others", "normal"), ("own", "own", "this account's own"), ("fraud", "fraud", "fraud"))
     lines = [(text, kind, [finite(v) for v in told[key]]) for key, kind, text in names if told.get(key)]

@@ -1,9 +1,9 @@
-"""What every chart is made of: scales, ticks, and elements of SVG with everything escaped.
+"""What every chart is made of: scales, ticks, and SVG elements with everything escaped.
 
-A chart has no fixed width. Places are percentages of the plot, margins are the padding of the SVG (page.css), and only
-curves are stretched, in an SVG of their own: so that letters have the same size at 360 px and on a wall.
+A chart has no fixed width. Places are percentages of the plot, and margins are the padding of the SVG (page.css). Only
+curves are stretched, in an SVG of their own, so that letters have the same size at 360 px and on a wall.
 
-Ticks of an axis of time: round dates where the stream's times have dates, else round numbers.
+An axis of time has ticks at round dates where the stream's times have dates, else at round numbers.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def budget(curve_of: Sequence[Mapping[str, Any]], threshold: float | None) -> Ma
 
 
 def quality(curve_of: Sequence[Mapping[str, Any]], threshold: float | None) -> Markup:
-    """Precision, recall and the money caught against the threshold, as far as somebody judged."""
+    """Precision, recall and the money caught against the threshold, as far as there are verdicts."""
     lines = [(key, kind, text, _sorted(curve_of, key)) for key, kind, text in _QUALITIES]
     lines = [line for line in lines if line[3]]
     if not lines:
@@ -83,7 +83,7 @@ def quality(curve_of: Sequence[Mapping[str, Any]], threshold: float | None) -> M
 
 
 def weeks(found: Sequence[Mapping[str, Any]]) -> Markup:
-    """How many of the judged alerts were fraud, week by week, each with its 95 % interval (Wilson)."""
+    """How many of the alerts with a verdict were fraud, week by week, each with its 95 % interval (Wilson)."""
     if not any(finite(w["precision"]) is not None for w in found):
         return empty("no alert was judged yet")
     y, n = Linear(0.0, 1.0), len(found)

@@ -1,10 +1,7 @@
-"""Champion against challenger, for a page: compared in the background, because all scores of both are read for it.
+"""Slow results for a page, made in threads of their own: the newest result is shown meanwhile.
 
-What takes a while, for a page: made in a thread, and the newest that there is is shown meanwhile.
-
-Whether the chain of the book is whole, for a page: checked in the background, from its first line.
-
-Whose verdicts stand out, for a page: counted in the background, because all verdicts are read for it.
+There are three. The comparison of champion and challenger reads all scores of both. The check of the audit log's chain
+begins at its first entry. The count of whose verdicts stand out reads all verdicts.
 """
 
 from __future__ import annotations
@@ -63,15 +60,15 @@ _FRESH = 10.0
 _NOTHING: dict[str, Any] = {"whole": None, "checked": 0, "at": None, "head": None, "problem": None}
 
 
-def inspection(book: Path) -> Background[dict[str, Any]]:
+def inspection(audit_log: Path) -> Background[dict[str, Any]]:
     """What the newest check has found."""
-    return Background("inspection", lambda: _checked(book), _NOTHING, _FRESH)
+    return Background("inspection", lambda: _checked(audit_log), _NOTHING, _FRESH)
 
 
 def _checked(path: Path) -> dict[str, Any]:
     try:
-        with AuditLog.open(path, read_only=True) as book:
-            last = book.check()
+        with AuditLog.open(path, read_only=True) as audit_log:
+            last = audit_log.check()
         found = {"whole": True, "checked": last.sequence if last else 0, "head": last.hash if last else None}
     except StreamCcsdError as error:
         found = {"whole": False, "problem": str(error)}
@@ -89,8 +86,8 @@ _COMPARED_ANEW = 30.0
 class ChallengerComparison:
     """The newest comparison. Nothing where there is no challenger; a note until the first one is done."""
 
-    def __init__(self, state: Path, champion: StateReader, desk: Cases) -> None:
-        self._place, self._champion, self._desk = challenger_beside(state), champion, desk
+    def __init__(self, state: Path, champion: StateReader, cases: Cases) -> None:
+        self._place, self._champion, self._desk = challenger_beside(state), champion, cases
         first = {"rows": [], "note": "being compared: look again in some seconds"}
         self._found = Background[dict[str, Any]]("rivalry", self._compared, first, _COMPARED_ANEW)
 
@@ -100,9 +97,9 @@ class ChallengerComparison:
 
     def _compared(self) -> dict[str, Any]:
         try:
-            with self._desk.reading() as standings:
-                verdicts = standings.verdicts()
-                reached = standings.reached
+            with self._desk.reading() as effective:
+                verdicts = effective.verdicts()
+                reached = effective.reached
             challenger = StateReader(self._place)
             with self._champion.records() as old, challenger.records() as new:
                 found = compare(old, new, effective_verdicts_of(verdicts, reached) if verdicts else None, limit=0)
@@ -143,19 +140,19 @@ def _difference(values: dict[str, Any]) -> str:
 
 log = logging.getLogger(__name__)
 
-# People that are shown: those who stand out, then those who judged most.
+# People that are shown: those who stand out, then those with most verdicts.
 _SHOWN = 50
 
 
-def reviewing(desk: Cases) -> Background[dict[str, Any]]:
+def reviewing(cases: Cases) -> Background[dict[str, Any]]:
     """What the newest count has found; None for people until there is one."""
-    return Background("reviewing", lambda: _counted(desk), {"people": None, "reviewers": []})
+    return Background("reviewing", lambda: _counted(cases), {"people": None, "reviewers": []})
 
 
-def _counted(desk: Cases) -> dict[str, Any]:
+def _counted(cases: Cases) -> dict[str, Any]:
     try:
-        with desk.reading() as standings:
-            verdicts = standings.verdicts()
+        with cases.reading() as effective:
+            verdicts = effective.verdicts()
         found = sorted(standing_out(verdicts), key=lambda one: (not one.stands_out, -one.judged, one.who))
     except Exception:
         log.exception("verdicts of people cannot be compared")

@@ -19,7 +19,7 @@ from replay.watch.auth.limits import Limits, Places
 from replay.watch.formats import RefusedError, json_text
 from replay.watch.protocol import Since, View, Watchable
 
-_LIMIT = 100  # alerts, and entries, that are told at once
+_LIMIT = 100  # alerts, and entries, that are sent at once
 _BEAT = 15.0  # seconds: proxies end what says nothing
 _PULSE = 1.0
 _REST = 0.2  # between two looks at a stream that changes all the time
@@ -74,7 +74,7 @@ class Streams:
     ) -> EventStream:
         """A stream for somebody, from a place on; ``name`` is whose places are counted.
 
-        It is over when it ``may_go_on`` no more, which is asked at each beat, and before anything is told.
+        It is over when it ``may_go_on`` no more, which is asked at each beat, and before anything is sent.
         """
         return EventStream(self, name, place, may_go_on)
 

@@ -1,6 +1,7 @@
-"""A thread that follows a state file and its book as they grow, and wakes whoever waits for news.
+"""Follow a state file and its audit log while somebody else writes them, and wake whoever waits for news.
 
-A state file as a page reads it: many readers, while somebody else writes.
+:class:`StateReader` reads a state file for many readers at once. :class:`Follower` is the thread that takes in what is
+new.
 """
 
 from __future__ import annotations
@@ -141,8 +142,8 @@ _QUIET = 10.0
 class Follower:
     """What is known by now. ``lock`` is held while it is looked at or changed."""
 
-    def __init__(self, reader: StateReader, desk: Cases) -> None:
-        self._reader, self._desk = reader, desk
+    def __init__(self, reader: StateReader, cases: Cases) -> None:
+        self._reader, self._desk = reader, cases
         self.lock = threading.RLock()
         self.alerts, self.minutes = AlertIndex(), MinuteCounts()
         self.scores = ScoreIndex(float(reader.facts["threshold"]))

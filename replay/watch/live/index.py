@@ -1,7 +1,7 @@
-"""What a page knows of a stream at once: alerts in short, scores high enough to matter, counts by minute.
+"""The live index, which a page reads at once: alerts in short, scores high enough to matter, counts by minute.
 
-It is gathered batch by batch as a state file grows, so that no view has to read the file from its beginning. Of the
-scores, only those stay that any budget on offer would alert by, or that the source labels as fraud.
+It grows batch by batch with the state file, so that no view has to read the file from its beginning. It keeps only
+scores that some budget on offer would alert by, or that the source labels as fraud.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _SHORT = (
 
 
 class AlertIndex:
-    """Alerts in short, in the order of the stream."""
+    """Index of alerts in short, in the order of the stream."""
 
     def __init__(self) -> None:
         self.rows: list[Record] = []

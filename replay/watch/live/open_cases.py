@@ -1,4 +1,4 @@
-"""What is open: alerts that nobody has judged, that no suppression hides, and that the budget still asks for."""
+"""Open cases: alerts without a verdict, which no suppression hides and the budget still asks for."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _CHOICES = 200
 
 
 class Stream(Protocol):
-    """What open cases are found from: the alerts of a stream, its book, and the budget that holds."""
+    """What open cases are found from: the alerts of a stream, its audit log, and the budget that holds."""
 
     @property
     def follower(self) -> Follower:
@@ -31,7 +31,7 @@ class Stream(Protocol):
     def looking(self) -> AbstractContextManager[EffectiveVerdicts]:
         """Nothing changes meanwhile."""
 
-    def active(self, standings: EffectiveVerdicts) -> list[Suppression]:
+    def active(self, effective: EffectiveVerdicts) -> list[Suppression]:
         """Suppressions that nobody lifted."""
 
 
@@ -72,27 +72,27 @@ def rank(cases: Iterable[tuple[str, list[Record]]], by: str) -> list[tuple[str, 
 
 
 class OpenCases:
-    """Remembers what is open, and what else follows from alerts and the book, until one of those is new."""
+    """Remembers what is open, and what else follows from alerts and the audit log, until one of those is new."""
 
     def __init__(self) -> None:
         self._made: dict[str, tuple[Any, Any]] = {}
 
     def of(self, known: Stream) -> OpenAlert:
         """As of now."""
-        with known.looking() as standings:
+        with known.looking() as effective:
             threshold = known.threshold
 
             def make() -> OpenAlert:
-                rows, judged = known.follower.alerts.rows, standings.stands
+                rows, judged = known.follower.alerts.rows, effective.stands
                 left = (row for row in rows if (row["account"], row["transaction"]) not in judged)
-                return _opened(left, known.active(standings), threshold)
+                return _opened(left, known.active(effective), threshold)
 
             return self.made("open", known, make, threshold)
 
     def made(self, name: str, known: Stream, make: Callable[[], Made], *further: Any) -> Made:
-        """What ``make`` gives, made anew if an alert, a line of the book or something further is new."""
-        with known.looking() as standings:
-            of = (known.follower.alerts.version, standings.version, *further)
+        """What ``make`` gives, made anew if an alert, an entry of the audit log or something further is new."""
+        with known.looking() as effective:
+            of = (known.follower.alerts.version, effective.version, *further)
             if name not in self._made or self._made[name][0] != of:
                 self._made[name] = of, make()
             found: Made = self._made[name][1]

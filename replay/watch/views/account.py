@@ -1,4 +1,4 @@
-"""Account: what it did, what was alerted and why, what is known about such accounts, and what people found."""
+"""Account: what it did, what was alerted and why, its densities, and what people found."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ROWS = 100
 _ALERTS = 200
 _MERCHANTS = 8
 _DRAWN = ("position", "id", "time", "amount", "score", "alert", "merchant", "category", "label")
-_RAW = tuple(column.name for column in score_columns() if column.name != "inputs")  # which only lessons read
+_RAW = tuple(column.name for column in score_columns() if column.name != "inputs")  # which only model updates read
 _LONG = (
     *("tail_rate", "calibrated_on", "threshold", "model", "scores", "reasons", "neighbours", "densities"),
     *("category_changed", "merchant_changed", "partition"),
@@ -45,13 +45,13 @@ def account(known: ViewContext, query: Query) -> dict[str, Any]:
         summary = AccountSummary(name, 0, max(times), max(scores), len(alerts))
     if summary is None:
         raise NotFoundError(f"there is no account {name!r} in this stream" if name else "say which account")
-    with known.looking() as standings:
-        active = known.active(standings)
-        shown = [_long(known, standings, alert, is_hidden(alert, active)) for alert in alerts]
-        verdicts = [row for key, said in standings.said.items() if key[0] == name for row in _said(known, said)]
+    with known.looking() as effective:
+        active = known.active(effective)
+        shown = [_long(known, effective, alert, is_hidden(alert, active)) for alert in alerts]
+        verdicts = [row for key, entries in effective.said.items() if key[0] == name for row in _said(known, entries)]
         claim = claim_of(known, name)
         own = [each for each in active if each.what == "account" and each.value == name]
-        marks = {key[1]: verdict_of(stands)["verdict"] for key, stands in standings.stands.items() if key[0] == name}
+        marks = {key[1]: verdict_of(stands)["verdict"] for key, stands in effective.stands.items() if key[0] == name}
         notes = known.follower.notes
     if chosen is None and shown:  # what is left to do comes first
         chosen = next((alert["id"] for alert in shown if alert["verdict"] is None), shown[0]["id"])
@@ -92,10 +92,10 @@ def _asked(known: ViewContext, query: Query) -> tuple[str, str | None]:
     return row["account"], chosen
 
 
-def _long(known: ViewContext, standings: EffectiveVerdicts, alert: Record, hidden: bool) -> dict[str, Any]:
-    said = standings.said.get((alert["account"], alert["transaction"]), [])
+def _long(known: ViewContext, effective: EffectiveVerdicts, alert: Record, hidden: bool) -> dict[str, Any]:
+    entries = effective.said.get((alert["account"], alert["transaction"]), [])
     extra = {name: alert.get(name) for name in _LONG}
-    return known.shown(short(alert), standings, hidden) | extra | {"history": _said(known, said)}
+    return known.shown(short(alert), effective, hidden) | extra | {"history": _said(known, entries)}
 
 
 def _said(known: ViewContext, entries: list[VerdictEntry]) -> list[dict[str, Any]]:

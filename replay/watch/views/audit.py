@@ -1,6 +1,6 @@
-"""Lines of the book in words: for the audit log, on the page and in a terminal.
+"""Audit: every entry of the audit log in words, whether its chain is whole, and whose verdicts stand out.
 
-Audit: every line of the book, in words, whether its chain is whole, and whose verdicts stand out.
+The command ``stream-ccsd audit`` shows entries in the same words.
 """
 
 from __future__ import annotations
@@ -14,42 +14,42 @@ from stream_ccsd.calendar import Calendar
 from stream_ccsd.errors import StreamCcsdError
 
 
-def shown(line: LogEntry, calendar: Calendar) -> dict[str, Any]:
-    """A line of the book for people."""
-    said = line.said
+def shown(entry: LogEntry, calendar: Calendar) -> dict[str, Any]:
+    """An entry of the audit log for people."""
+    action = entry.said
     return {
-        "sequence": line.sequence,
-        "recorded": line.recorded,
-        "kind": said.kind,
-        "who": said.who,
-        "account": said.account or None,
-        "transaction": said.transaction or None,
-        "text": _sentence(line, calendar),
-        "hash": line.hash,
+        "sequence": entry.sequence,
+        "recorded": entry.recorded,
+        "kind": action.kind,
+        "who": action.who,
+        "account": action.account or None,
+        "transaction": action.transaction or None,
+        "text": _sentence(entry, calendar),
+        "hash": entry.hash,
     }
 
 
-def _sentence(line: LogEntry, calendar: Calendar) -> str:
-    said, body = line.said, line.said.body
+def _sentence(entry: LogEntry, calendar: Calendar) -> str:
+    action, body = entry.said, entry.said.body
     why = f": {body['why']}" if body.get("why") else ""
-    return _SENTENCES[said.kind](said, body, calendar) + why
+    return _SENTENCES[action.kind](action, body, calendar) + why
 
 
-def _verdict(said: Action, body: dict[str, Any], calendar: Calendar) -> str:
+def _verdict(action: Action, body: dict[str, Any], calendar: Calendar) -> str:
     source = "" if body["source"] == "investigator" else f" ({body['source']})"
-    return f"{said.transaction} of {said.account} is {body['verdict']}{source}"
+    return f"{action.transaction} of {action.account} is {body['verdict']}{source}"
 
 
 _SENTENCES: dict[Act, Callable[[Action, dict[str, Any], Calendar], str]] = {
     "verdict": _verdict,
-    "claim": lambda said, body, calendar: f"works on {said.account}",
-    "release": lambda said, body, calendar: f"leaves {said.account}",
-    "budget": lambda said, body, calendar: f"alerts from {body['to']:.4g} nats on, before from {body['from']:.4g}",
-    "suppress": lambda said, body, calendar: (
+    "claim": lambda action, body, calendar: f"works on {action.account}",
+    "release": lambda action, body, calendar: f"leaves {action.account}",
+    "budget": lambda action, body, calendar: f"alerts from {body['to']:.4g} nats on, before from {body['from']:.4g}",
+    "suppress": lambda action, body, calendar: (
         f"hides alerts of {body['what']} {body['value']!r} until {calendar.show(body['end'])}"
     ),
-    "lift": lambda said, body, calendar: f"ends suppression {body['suppression']}",
-    "pin": lambda said, body, calendar: f"pins model {body['to'] or 'none'}, before {body['from'] or 'none'}",
+    "lift": lambda action, body, calendar: f"ends suppression {body['suppression']}",
+    "pin": lambda action, body, calendar: f"pins model {body['to'] or 'none'}, before {body['from'] or 'none'}",
 }
 
 
@@ -57,12 +57,12 @@ _PAGE = 100
 
 
 def audit(known: ViewContext, query: Query) -> dict[str, Any]:
-    """The values of the page. Where a line is damaged, those behind it are shown, and what is wrong."""
+    """The values of the page. Where an entry is damaged, those behind it are shown, and what is wrong."""
     before = whole(query, "before", 0) or None
     found, entries = dict(known.inspection.newest()), []
     try:
-        for line in known.desk.newest(_PAGE, before):
-            entries.append(shown(line, known.calendar))
+        for entry in known.desk.newest(_PAGE, before):
+            entries.append(shown(entry, known.calendar))
     except StreamCcsdError as error:
         found |= {"whole": False, "problem": str(error)}
     oldest = entries[-1]["sequence"] if entries else 0

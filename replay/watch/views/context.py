@@ -1,6 +1,6 @@
 """What views are made of: everything that is known of a stream at the moment of one request.
 
-Models behind a stream, for what a page draws of them: loaded when they are first needed, some kept.
+:class:`ViewContext` is that moment. :class:`ModelCache` loads models when a page first draws them, and keeps some.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KEPT = 3
 
 
 class ModelCache:
-    """Where the models of a state file are: its own, those of lessons, and the one that it was begun with.
+    """Where the models of a state file are: its own, those of model updates, and the one that it was begun with.
 
     Those of workers on Kafka are where somebody says (``models``): a model, or the folder of versions that they follow.
     """
@@ -47,7 +47,7 @@ class ModelCache:
 
     @property
     def versions(self) -> Registry:
-        """Models that lessons made."""
+        """Models that model updates made."""
         named = self._models is not None and is_registry(self._models)
         return Registry(self._models if named and self._models else models_beside(self._state))
 
@@ -85,7 +85,7 @@ Query = Mapping[str, str]
 
 @dataclass(frozen=True)
 class ViewContext:
-    """A stream, its book, and who asks."""
+    """A stream, its audit log, and who asks."""
 
     reader: StateReader
     follower: Follower
@@ -105,18 +105,18 @@ class ViewContext:
 
     @contextmanager
     def looking(self) -> Iterator[EffectiveVerdicts]:
-        """Nothing that was gathered changes meanwhile."""
-        with self.follower.lock, self.desk.reading() as standings:
-            yield standings
+        """The live index does not change meanwhile."""
+        with self.follower.lock, self.desk.reading() as effective:
+            yield effective
 
     @property
     def threshold(self) -> float:
         """The budget that holds: the newest that was set, else the replay's own."""
         notes = self.follower.notes
-        begun = notes.get(BEGUN_BEHIND, 0)  # a book may hold budgets of an older replay
-        for line in reversed(self.desk.refresh().budgets):
-            if line.sequence > begun:
-                return float(line.said.body["to"])
+        begun = notes.get(BEGUN_BEHIND, 0)  # an audit log may hold budgets of an older replay
+        for entry in reversed(self.desk.refresh().budgets):
+            if entry.sequence > begun:
+                return float(entry.said.body["to"])
         return float(notes.get("threshold") or self.reader.facts["threshold"])
 
     def when(self, time: float | None) -> str | None:
@@ -128,13 +128,13 @@ class ViewContext:
         length = self.calendar.of_days(number)
         return number if length is None else length
 
-    def active(self, standings: EffectiveVerdicts) -> list[Suppression]:
+    def active(self, effective: EffectiveVerdicts) -> list[Suppression]:
         """Suppressions that nobody lifted."""
-        return [each for each in standings.suppressions.values() if each.lifted is None]
+        return [each for each in effective.suppressions.values() if each.lifted is None]
 
-    def shown(self, row: Record, standings: EffectiveVerdicts, hidden: bool = False) -> Record:
+    def shown(self, row: Record, effective: EffectiveVerdicts, hidden: bool = False) -> Record:
         """An alert in short as every list of them shows it."""
-        stands = standings.stands.get((row["account"], row["transaction"]))
+        stands = effective.stands.get((row["account"], row["transaction"]))
         own = {name: value for name, value in row.items() if name not in ("terms", "best_term", "model")}
         return own | {"when": self.when(row["time"])} | verdict_of(stands) | {"suppressed": hidden}
 

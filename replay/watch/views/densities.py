@@ -1,4 +1,4 @@
-"""The laws behind an alert, as curves: what is normal there, what is this account's own, and what fraud is like."""
+"""The densities behind an alert, as curves: of normal transactions, of this account, and of fraud."""
 
 from __future__ import annotations
 
@@ -37,19 +37,21 @@ def densities_behind(
         return None
     earlier = [row for row in past if row["position"] < alert["position"]]
     found = {"amount": _amount(model, alert, earlier), "hour": _hour(model, alert, earlier)}
-    return {name: law for name, law in found.items() if law is not None}
+    return {name: curve for name, curve in found.items() if curve is not None}
 
 
 def _amount(model: Model, alert: Record, earlier: list[Record]) -> dict[str, Any]:
-    laws = model.laws
+    densities = model.laws
     category, merchant = (np.uint64(model.codes(alert[name])) for name in ("category", "merchant"))
     amounts = np.array([alert["amount"], *(row["amount"] for row in earlier)])
     low, high = np.log1p(max(0.2, amounts.min() / 2)), np.log1p(amounts.max() * 3)
     cells = np.unique(np.linspace(low / CELL, high / CELL, _POINTS).astype(np.int64))
     usual, weight = _usual(model, earlier)
-    normal, own = _amount_curves(laws, cells, category, merchant, usual, weight)
+    normal, own = _amount_curves(densities, cells, category, merchant, usual, weight)
     at = cells * CELL
-    diffuse = np.exp(np.minimum(at, laws.amount_scale) - laws.amount_scale - np.maximum(at - laws.amount_scale, 0.0))
+    diffuse = np.exp(
+        np.minimum(at, densities.amount_scale) - densities.amount_scale - np.maximum(at - densities.amount_scale, 0.0)
+    )
     fraud = _filled(model, diffuse, "amount", np.minimum((at / BIN).astype(int), BINS - 1), 0)
     return {
         "axis": np.expm1(at).tolist(),
@@ -62,11 +64,11 @@ def _amount(model: Model, alert: Record, earlier: list[Record]) -> dict[str, Any
 
 
 def _hour(model: Model, alert: Record, earlier: list[Record]) -> dict[str, Any] | None:
-    laws = model.laws
-    if not laws.day > 0.0:
+    densities = model.laws
+    if not densities.day > 0.0:
         return None
     times = np.array([alert["time"], *(row["time"] for row in earlier)], float)
-    hours = hours_of(laws, times)
+    hours = hours_of(densities, times)
     if len(np.unique(hours)) == 1 and len(hours) > 5:
         return None  # times in whole days say nothing about hours
     axis = (np.arange(QUARTERS) + 0.5) * 24.0 / QUARTERS
@@ -75,7 +77,7 @@ def _hour(model: Model, alert: Record, earlier: list[Record]) -> dict[str, Any] 
     fraud = _filled(model, np.full(QUARTERS, 1 / 24), "hour", axis.astype(int), 1)
     return {
         "axis": axis.tolist(),
-        "normal": laws.hour.tolist(),
+        "normal": densities.hour.tolist(),
         "own": own.tolist() if len(earlier) else None,
         "fraud": fraud.tolist(),
         "value": float(hours[0]),
@@ -84,7 +86,7 @@ def _hour(model: Model, alert: Record, earlier: list[Record]) -> dict[str, Any] 
 
 
 def _filled(model: Model, diffuse: FloatArray, name: str, bins: IntArray, place: int) -> FloatArray:
-    """The diffuse law of fraud, as far as verdicts have filled it."""
+    """The diffuse density of fraud, as far as verdicts have filled it."""
     learnt = model.learnt
     if learnt is None or learnt.frauds[place] <= 0.0:
         return diffuse
@@ -105,16 +107,16 @@ def _usual(model: Model, earlier: list[Record]) -> tuple[float, float]:
 
 @compiled()
 def _amount_curves(
-    laws: Densities, cells: AnyArray, category: Any, merchant: Any, usual: float, weight: float
+    densities: Densities, cells: AnyArray, category: Any, merchant: Any, usual: float, weight: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Everyone's law of amounts at this place, and the account's: its usual distance, mixed with everyone's law."""
-    known = find(laws.categories, 0, len(laws.categories), category)
-    pair = find(laws.pairs, 0, len(laws.pairs), pair_key(category, merchant))
-    leaning = usual * weight / (weight + laws.usual_strength)
-    share = laws.usual_share * weight / (weight + laws.usual_strength)
+    """Everyone's density of amounts at this place, and the account's: its usual distance, mixed with everyone's."""
+    known = find(densities.categories, 0, len(densities.categories), category)
+    pair = find(densities.pairs, 0, len(densities.pairs), pair_key(category, merchant))
+    leaning = usual * weight / (weight + densities.usual_strength)
+    share = densities.usual_share * weight / (weight + densities.usual_strength)
     normal, own = np.empty(len(cells)), np.empty(len(cells))
     for i in range(len(cells)):
-        normal[i] = amount_density(laws, cells[i], known, pair)
-        distance = cells[i] * CELL - laws.center[known] - leaning
-        own[i] = (1.0 - share) * normal[i] + share * usual_density(laws, distance)
+        normal[i] = amount_density(densities, cells[i], known, pair)
+        distance = cells[i] * CELL - densities.center[known] - leaning
+        own[i] = (1.0 - share) * normal[i] + share * usual_density(densities, distance)
     return normal, own

@@ -18,8 +18,8 @@ _WEEKS = 104
 
 def model(known: ViewContext, query: Query) -> dict[str, Any]:
     """The values of the page."""
-    with known.looking() as standings:
-        rows, stands = known.follower.alerts.rows, standings.stands
+    with known.looking() as effective:
+        rows, stands = known.follower.alerts.rows, effective.stands
         used = rows[-1]["model"] if rows else known.reader.facts["model"]
 
         def judged() -> list[tuple[Record, EffectiveVerdict | None]]:
@@ -49,22 +49,22 @@ def _versions(known: ViewContext) -> tuple[list[dict[str, Any]], str | None, str
         return [], None, str(error)
     found = []
     for row in described:
-        lessons = row.get("lessons") or {}
-        moment = lessons.get("moment")
+        update = row.get("lessons") or {}
+        moment = update.get("moment")
         found.append(
             {
                 **{name: row.get(name) for name in ("name", "version", "current", "pinned", "problem")},
                 "when": known.when(moment),
-                "lessons": lessons.get("number"),
-                "judged": None if "frauds" not in lessons else f"{lessons['frauds']:,} of {_all(lessons):,} fraud",
-                "weighed_by": lessons.get("weighed_by"),
+                "lessons": update.get("number"),
+                "judged": None if "frauds" not in update else f"{update['frauds']:,} of {_all(update):,} fraud",
+                "weighed_by": update.get("weighed_by"),
             }
         )
     return found, pinned, None
 
 
-def _all(lessons: dict[str, Any]) -> int:
-    return int(lessons["frauds"] + lessons["others"])
+def _all(update: dict[str, Any]) -> int:
+    return int(update["frauds"] + update["others"])
 
 
 def _weeks(known: ViewContext, judged: list[tuple[Record, EffectiveVerdict | None]]) -> list[dict[str, Any]]:

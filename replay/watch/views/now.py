@@ -15,8 +15,8 @@ _BINS = 120
 def now(known: ViewContext, query: Query) -> dict[str, Any]:
     """The values of the page."""
     beat = pulse(known)
-    with known.looking() as standings:
-        newest = [known.shown(row, standings) for row in known.follower.alerts.rows[-_NEWEST:][::-1]]
+    with known.looking() as effective:
+        newest = [known.shown(row, effective) for row in known.follower.alerts.rows[-_NEWEST:][::-1]]
         minutes = known.follower.minutes.to_dict(time.time())
         letters = known.follower.dead_letters[:]
     return {

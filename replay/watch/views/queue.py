@@ -1,4 +1,4 @@
-"""Queue: alerts that nobody has judged yet, an account a case, the weightiest first."""
+"""Queue: alerts without a verdict, one case for each account, the weightiest first."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FILTERS = (
 def queue(known: ViewContext, query: Query) -> dict[str, Any]:
     """The values of the page."""
     by = _ranking(query)
-    with known.looking() as standings:
+    with known.looking() as effective:
         opened = known.open_cases.of(known)
         chosen = _ranked(known, query, by)
         size = max(PAGE, len(chosen)) if query.get("page") == ALL else PAGE
@@ -32,13 +32,13 @@ def queue(known: ViewContext, query: Query) -> dict[str, Any]:
         page = 1 if query.get("page") == ALL else min(max(1, whole(query, "page", 1)), pages)
         shown = chosen[(page - 1) * size : page * size]
         return {
-            "cases": [_case(known, standings, account, rows) for account, rows in shown],
+            "cases": [_case(known, effective, account, rows) for account, rows in shown],
             "total": len(chosen),
             "page": page,
             "pages": pages,
             "by": by,
             "filters": {name: query[name] for name in FILTERS if query.get(name)},
-            "mine": sum(_is_mine(known, account) for account in standings.claims if account in opened.cases),
+            "mine": sum(_is_mine(known, account) for account in effective.claims if account in opened.cases),
             "suppressed": opened.suppressed,
             "below_threshold": opened.below,
             "choices": opened.choices,
@@ -107,11 +107,11 @@ def _is_mine(known: ViewContext, account: str) -> bool:
     return claim is not None and claim.person.who == known.person.who
 
 
-def _case(known: ViewContext, standings: EffectiveVerdicts, account: str, rows: list[Record]) -> dict[str, Any]:
-    newest, active = max(row["time"] for row in rows), known.active(standings)
+def _case(known: ViewContext, effective: EffectiveVerdicts, account: str, rows: list[Record]) -> dict[str, Any]:
+    newest, active = max(row["time"] for row in rows), known.active(effective)
     return {
         "account": account,
-        "alerts": [known.shown(row, standings, is_hidden(row, active)) for row in rows],
+        "alerts": [known.shown(row, effective, is_hidden(row, active)) for row in rows],
         "score": max(row["score"] for row in rows),
         "expected_loss": max(row["expected_loss"] for row in rows),
         "amount": sum(row["amount"] for row in rows),

@@ -26,17 +26,17 @@ _ENOUGH = 30
 def tune(known: ViewContext, query: Query) -> dict[str, Any]:
     """The values of the page."""
     threshold = known.threshold
-    with known.looking() as standings:
+    with known.looking() as effective:
         scores = known.follower.scores
         seen, keys, span = scores.scored, scores.keys, scores.last_time - scores.first_time
         transactions = scores.transactions
-        judged = _judged(standings)
-        verdicts = [(scores.places.get(key), stands.label) for key, stands in standings.stands.items() if stands.label]
+        judged = _judged(effective)
+        verdicts = [(scores.places.get(key), stands.label) for key, stands in effective.stands.items() if stands.label]
         changes = [
-            {"sequence": line.sequence, "recorded": line.recorded, "who": line.said.who, **line.said.body}
-            for line in reversed(standings.budgets)
+            {"sequence": entry.sequence, "recorded": entry.recorded, "who": entry.said.who, **entry.said.body}
+            for entry in reversed(effective.budgets)
         ]
-        suppressions = [_suppression(known, each) for each in reversed(standings.suppressions.values())]
+        suppressions = [_suppression(known, each) for each in reversed(effective.suppressions.values())]
         terms = sorted({row["best_term"] for row in known.follower.alerts.rows})
     day = known.calendar.of_days(1.0)
     days = float(span / day) if day is not None and span > 0 else None
@@ -73,7 +73,7 @@ def _trial(
     now = set(would_alert(seen, policy).tolist())
     then = set(would_alert(seen, policy._replace(threshold=threshold)).tolist())
     gained = sorted(then - now, key=lambda place: -seen.score[place])
-    with known.looking() as standings:
+    with known.looking() as effective:
         rows = [
             {
                 "account": keys[place][0],
@@ -82,7 +82,7 @@ def _trial(
                 "when": known.when(float(seen.time[place])),
                 "amount": float(seen.amount[place]),
                 "score": float(seen.score[place]),
-                "verdict": verdict_of(standings.stands.get(keys[place]))["verdict"],
+                "verdict": verdict_of(effective.stands.get(keys[place]))["verdict"],
             }
             for place in gained[:_TRIED]
         ]
@@ -101,9 +101,9 @@ def _thresholds(current: float) -> list[float]:
     return sorted({current, *np.linspace(low, high, _CURVE).round(3).tolist()})
 
 
-def _judged(standings: EffectiveVerdicts) -> dict[str, int]:
+def _judged(effective: EffectiveVerdicts) -> dict[str, int]:
     counts = dict.fromkeys(("fraud", "normal", "unsure", "disputed"), 0)
-    for stands in standings.stands.values():
+    for stands in effective.stands.values():
         counts["disputed" if stands.disputed else stands.verdict.verdict] += 1
     return counts
 
@@ -126,7 +126,7 @@ def _labels(
 def _outcome(
     seen: RecordedScores, policy: Policy, days: float | None, fraud: AnyArray, normal: AnyArray, missed: int
 ) -> dict[str, Any]:
-    """Alerts, and of those that are judged, how many are fraud; recall is among frauds that are known."""
+    """Alerts, and of those with a verdict, how many are fraud; recall is among frauds that are known."""
     raised = would_alert(seen, policy)
     hits, wrong = int(fraud[raised].sum()), int(normal[raised].sum())
     frauds = int(fraud.sum()) + missed

@@ -1,6 +1,6 @@
-"""The learner: reads scores and verdicts from their beginning, holds the lessons that are due, and writes models.
+"""The learner process: reads scores and verdicts from their beginning, updates the model when due, writes versions.
 
-It keeps nothing but the models. Killed anywhere, it reads the topics again, repeats the lessons whose models are there,
+It keeps nothing but the models. If it is killed, it reads the topics again, repeats the updates whose models are there,
 and goes on with the next.
 """
 
@@ -68,7 +68,7 @@ async def run_learner(
     patience: Patience,
     repeats: Repeats | None = None,
 ) -> None:
-    """Hold lessons until asked to stop.
+    """Update the model whenever that is due, until asked to stop.
 
     Raises
     ------
@@ -108,7 +108,7 @@ class _Learning:
         self._web = Web(settings, self._metrics, lambda: (True, {"healthy": True}), self._readiness)
 
     def _begin(self) -> None:
-        """Know nothing: everything is read from the beginning of the topics."""
+        """Begin without any knowledge: everything is read from the beginning of the topics."""
         self._folder = UpdateFolder(self._models, self._first, self._schedule, self._metrics)
         self._watermark = Watermark(self._schedule, self._patience.idle)
         self._places: list[Place] = [(name, p) for name, topic in self._topics.items() for p in range(topic.partitions)]
@@ -246,7 +246,7 @@ class _Learning:
             self._metrics.lost.labels(topic).inc(count)
 
     def _enter(self, records: Iterable[Any]) -> None:
-        """Messages of one partition; what is none of ours is told or becomes a dead letter."""
+        """Messages of one partition; what is none of ours is reported or becomes a dead letter."""
         for record in records:
             self._progress.read((record.topic, record.partition), record.offset)
             found: Any
@@ -296,7 +296,7 @@ class _Learning:
         return found
 
     async def _go_on(self, reached: float) -> None:
-        """Everything that arrived before this time, in order, and the lessons in between."""
+        """Everything that arrived before this time, in order, and the model updates in between."""
         if reached == -inf:
             return
         for arrival in self._arrivals.until(reached):
@@ -318,8 +318,8 @@ class _Learning:
                 log.warning("scores that nothing can be learnt from: start workers with --learning")
 
     async def _hold(self, now: float) -> None:
-        while not self._asked.is_set() and (lesson := self._watermark.next(now)) is not None:
-            await asyncio.to_thread(self._folder.hold, lesson)
+        while not self._asked.is_set() and (update := self._watermark.next(now)) is not None:
+            await asyncio.to_thread(self._folder.hold, update)
 
     def _readiness(self) -> tuple[bool, dict[str, Any]]:
         ready = self._answered and self._caught_up

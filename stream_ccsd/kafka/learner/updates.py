@@ -1,4 +1,4 @@
-"""Lessons into a folder of model versions: those that it has are repeated, the others held and added."""
+"""Model updates into a folder of versions: those whose models are there are repeated, others are made and added."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 def first_model(folder: Path) -> Model:
-    """The model that a folder of versions begins with: the oldest that no lesson has made.
+    """The model that a folder of versions begins with: the oldest that no model update made.
 
     Raises
     ------
@@ -39,7 +39,7 @@ def first_model(folder: Path) -> Model:
 
 # A model that was learnt from fewer frauds than this share of those before it does not take its place.
 _ENOUGH = 0.9
-# Delays for which a transaction is remembered before weights are learnt from it (``lessons/notebook.py``).
+# Delays for which a transaction is remembered before weights are learnt from it (``learning/label_buffer.py``).
 _DELAYS = 2.0
 
 
@@ -56,17 +56,17 @@ class UpdateFolder:
         self._schedule = schedule
         self._compared: tuple[float, bool] | None = None  # a model of the folder, and whether all of it was read again
         self._warned = False
-        self._repeated: float | None = None  # the lesson before this one, if it was repeated
-        self._refused: set[str] = set()  # versions that cannot be used: told once
+        self._repeated: float | None = None  # the model update before this one, if it was repeated
+        self._refused: set[str] = set()  # versions that cannot be used: reported once
         known = self._versions.lessons()
         if known:
             log.info("lessons are repeated first", extra={"known": len(known), "until": max(known)})
 
-    def hold(self, lesson: UpdateBatch) -> None:
-        """Hold a lesson, or repeat it; takes a while."""
-        begun, moment = time.perf_counter(), lesson.moment
-        self.learner.see_rows(Features.of_records(lesson.scores, self.learner.model))
-        self.learner.hear(lesson.verdicts)
+    def hold(self, update: UpdateBatch) -> None:
+        """Make a model update, or repeat it; takes a while."""
+        begun, moment = time.perf_counter(), update.moment
+        self.learner.see_rows(Features.of_records(update.scores, self.learner.model))
+        self.learner.hear(update.verdicts)
         known = self._known()  # another learner may have been quicker
         # Only the last of them is what the next one begins with.
         last = moment in known and moment + self._schedule.every not in known
@@ -78,12 +78,12 @@ class UpdateFolder:
                 self._compare(moment)
             self._metrics.repeated.inc()
         else:
-            self._learn(moment, lesson)
+            self._learn(moment, update)
         self._tell(moment)
         self._metrics.seconds.observe(1000 * (time.perf_counter() - begun))
 
     def _known(self) -> dict[float, str]:
-        """Versions of lessons, without those that cannot be used."""
+        """Versions that model updates made, without those that cannot be used."""
         return self._versions.lessons(self._refused)
 
     def _load(self, name: str) -> Model | None:
@@ -98,7 +98,7 @@ class UpdateFolder:
             return None
 
     def _unread(self, moment: float) -> tuple[float, str, Model] | None:
-        """The newest version of an earlier lesson, with its moment, if not all it was learnt from was read again."""
+        """The newest version of an earlier update, with its moment, if not all it was learnt from was read again."""
         while known := self._known():
             newest = max(known)
             if newest >= moment or self._compared == (newest, True):
@@ -120,7 +120,7 @@ class UpdateFolder:
         others = 0 if kept is None else len(kept.fraud) - frauds
         self._compared = moment, (frauds, others) == (facts.get("frauds"), facts.get("others"))
 
-    def _learn(self, moment: float, lesson: UpdateBatch) -> None:
+    def _learn(self, moment: float, update: UpdateBatch) -> None:
         unread = self._unread(moment)
         newest = max(self._known(), default=None)
         if unread is not None:
@@ -135,40 +135,40 @@ class UpdateFolder:
         before = self.learner.model
         model = self.learner.learn(moment)
         self._metrics.lessons.inc()
-        said = {"moment": moment, "scores": len(lesson.scores), "verdicts": len(lesson.verdicts)}
-        if model is before and not lesson.scores and not lesson.verdicts:
+        noted = {"moment": moment, "scores": len(update.scores), "verdicts": len(update.verdicts)}
+        if model is before and not update.scores and not update.verdicts:
             pass  # a stream that jumps by years has thousands of these
         elif model is before:
-            log.info("a lesson without anything to learn", extra=said)
+            log.info("a lesson without anything to learn", extra=noted)
         elif newest is not None and moment < newest:
-            # Somebody tidied up, or lessons are held at other moments than before: what is newer stays the newest.
-            log.warning("a lesson whose model is not in the folder, though later ones are", extra=said)
+            # Somebody deleted models, or the model is updated at other moments now: what is newer stays the newest.
+            log.warning("a lesson whose model is not in the folder, though later ones are", extra=noted)
         elif unread is not None and newest is not None and self._knows_less(moment, newest, model, before):
             self.learner.take_up(before)
             self._metrics.held_back.inc()
             frauds = {"frauds": model.facts["lessons"]["frauds"], "before": before.facts["lessons"].get("frauds")}
-            log.warning("a model that knows less than the newest one, which stays in use", extra={**said, **frauds})
+            log.warning("a model that knows less than the newest one, which stays in use", extra={**noted, **frauds})
         else:
-            self._add(moment, model, said)
+            self._add(moment, model, noted)
 
     def _knows_less(self, moment: float, newest: float, model: Model, before: Model) -> bool:
         """Whether a model knows less than the one before it, as far as that would still count."""
-        lessons = (moment - newest - _DELAYS * self._schedule.delay) / self._schedule.every
-        if lessons * self.learner.label_buffer.days > DAYS_KEPT:
+        updates = (moment - newest - _DELAYS * self._schedule.delay) / self._schedule.every
+        if updates * self.learner.label_buffer.days > DAYS_KEPT:
             return False
         frauds, wanted = (m.facts["lessons"].get("frauds", 0) for m in (model, before))
         return bool(frauds < _ENOUGH * wanted)
 
-    def _add(self, moment: float, model: Model, said: dict[str, Any]) -> None:
+    def _add(self, moment: float, model: Model, noted: dict[str, Any]) -> None:
         name = self._versions.add_lesson(model, moment, self._refused)
         if name is None:
-            log.warning("another learner is ahead: this model is not added", extra=said)
+            log.warning("another learner is ahead: this model is not added", extra=noted)
             return
         if not name.endswith(model.version) and (others := self._load(name)) is not None:
             self.learner.take_up(others)  # another learner's, of the same moment: all go on from that one
         self._compared = moment, True
         facts = {key: model.facts["lessons"].get(key) for key in ("number", "frauds", "others", "weighed_by")}
-        log.info("lesson", extra={**said, "model": name, "in_use": self._is_in_use(name), **facts})
+        log.info("lesson", extra={**noted, "model": name, "in_use": self._is_in_use(name), **facts})
 
     def _is_in_use(self, name: str) -> bool | None:
         try:
@@ -177,8 +177,8 @@ class UpdateFolder:
             return None
 
     def _tell(self, moment: float) -> None:
-        book = self.learner.label_buffer
+        label_buffer = self.learner.label_buffer
         self._metrics.moment.set(moment)
-        self._metrics.waiting.set(book.waiting)
-        self._metrics.disputed.set(book.disputed)
+        self._metrics.waiting.set(label_buffer.waiting)
+        self._metrics.disputed.set(label_buffer.disputed)
         self._metrics.model.info({"version": self.learner.model.version})

@@ -1,8 +1,8 @@
-"""What each lesson is held on: a pure function of what the topics hold, in the order in which brokers got it.
+"""Which scores and verdicts each model update learns from: a pure function of what the topics hold, in broker order.
 
-Every message has its broker's timestamp. Scores and verdicts of all partitions are put into the order of these, and a
-lesson is held at the first moment of *that* time at which every partition has come as far: so a learner that reads the
-topics again years later decides as the one that was there.
+Every message has its broker's timestamp. Scores and verdicts of all partitions are merged in the order of these. A
+model update is made at the first moment of *that* time at which every partition has come as far. So a learner that
+reads the topics again years later decides as the one that was there.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class EventTimeMerge:
 
 @dataclass(frozen=True)
 class UpdateBatch:
-    """What one is held on."""
+    """What one model update learns from."""
 
     moment: float
     scores: list[dict[str, Any]]
@@ -80,17 +80,17 @@ class UpdateBatch:
 
 
 class Watermark:
-    """Scores and verdicts that no lesson has seen yet, and when there is one; fed in the order of arrivals.
+    """Scores and verdicts that no model update has seen yet, and when the next one is due; fed in order of arrival.
 
-    A lesson of moment M sees the scores of times before M and the verdicts of times up to M that have arrived when
-    every partition that anything came on has reached M, or nothing has come on it for ``idle`` seconds. What comes
-    later is for the next lesson. Copies count once.
+    A model update of moment M sees the scores of times before M and the verdicts of times up to M that have arrived
+    when every partition that anything came on has reached M, or nothing has come on it for ``idle`` seconds. What comes
+    later is for the next model update. Copies count once.
     """
 
     def __init__(self, schedule: Schedule, idle: float) -> None:
         self.schedule, self._idle = schedule, idle
         self._newest: dict[int, float] = {}  # of the stream's time, by partition
-        self._ahead: dict[int, int] = {}  # scores in a row that are much later than the next lesson, by partition
+        self._ahead: dict[int, int] = {}  # scores in a row that are much later than the next model update, by partition
         self._heard: dict[int, float] = {}  # arrival of the last message, by partition
         self._earliest, self._latest = inf, -inf
         self._held: float | None = None
@@ -100,14 +100,14 @@ class Watermark:
 
     @property
     def moment(self) -> float | None:
-        """Of the next lesson; None before anything has come."""
+        """Of the next model update; None before anything has come."""
         if self._held is not None:
             return self._held + self.schedule.every
         return None if self._earliest == inf else self.schedule.first_after(self._earliest)
 
     @property
     def pending(self) -> int:
-        """Scores and verdicts that no lesson has seen."""
+        """Scores and verdicts that no model update has seen."""
         return len(self._scores) + len(self._verdicts)
 
     def enter_score(self, arrived: float, partition: int, record: dict[str, Any]) -> bool:
@@ -126,7 +126,7 @@ class Watermark:
         return True
 
     def _is_mistaken(self, partition: int, time: float) -> bool:
-        """Whether a date looks like a mistake, as a learner has it: lessons do not run after it, unless others do."""
+        """Whether a date looks like a mistake, as a learner has it: no update follows it, unless others agree."""
         moment = self.moment
         leaps = moment is not None and time >= moment + LEAP * self.schedule.every
         self._ahead[partition] = self._ahead.get(partition, 0) + 1 if leaps else 0
@@ -140,7 +140,7 @@ class Watermark:
         return True
 
     def next(self, now: float) -> UpdateBatch | None:
-        """The lesson that is held by this time of arrival, before whatever arrives then; None if there is none."""
+        """The model update that is due by this time of arrival, before whatever arrives then; None if there is none."""
         moment = self.moment
         if moment is None or self._latest < moment:
             return None

@@ -1,6 +1,7 @@
-"""What a worker tells Prometheus. All times are in milliseconds.
+"""Metrics and health of a worker or learner over HTTP: ``/healthz``, ``/readyz`` and ``/metrics`` for Prometheus.
 
-What others may ask a worker over HTTP: is it alive, is it working, how is it doing.
+All times are in milliseconds. Values that change all the time are read from the worker only when somebody asks. The
+page of metrics is made at most once a second and off the event loop, so transactions do not wait for it.
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ class LearnerMetrics:
 
 
 class _ManyTimes(Collector):
-    """A histogram that is told of all times of a batch at once: a lock and a search each are felt in every batch."""
+    """A histogram that takes all times of a batch at once: a lock and a search for each would slow every batch."""
 
     def __init__(self, name: str, meaning: str) -> None:
         self._name, self._meaning = name, meaning
@@ -204,7 +205,7 @@ Facts = Callable[[], tuple[bool, dict[str, Any]]]
 
 
 class Told(Protocol):
-    """What a process tells Prometheus."""
+    """Metrics of a process, for Prometheus."""
 
     registry: CollectorRegistry
 

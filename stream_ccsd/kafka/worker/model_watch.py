@@ -1,6 +1,7 @@
-"""A new model in the old one's place, or another version that becomes current, is picked up while the worker works.
+"""Watches beside a worker: for a new model in the model directory, and for drift of the stream.
 
-A worker says so when the stream changes: in its log, and in its metrics.
+A worker picks up a new model, or another version that becomes current, while it works. It reports drift in its log and
+in its metrics.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class ModelWatch:
         """Another model than the one in use, or why it cannot be used; None if there is none, or none yet."""
         try:
             place = model_place(self._folder)
-        except StreamCcsdError as error:  # a folder of versions that does not say which is current: told once
+        except StreamCcsdError as error:  # a folder of versions that does not say which is current: reported once
             told, self._seen = self._seen == str(error), str(error)
             return None if told else str(error)
         seen = _stamp(place)
@@ -114,7 +115,10 @@ _TOGETHER = 256
 
 
 class DriftWatch:
-    """A watch a partition: within one, transactions come in order. They begin anew when partitions change hands."""
+    """A drift monitor for each partition, since only within one transactions come in order.
+
+    All begin anew when partitions change hands.
+    """
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
@@ -123,12 +127,12 @@ class DriftWatch:
         self._broken = False
 
     def forget(self) -> None:
-        """Other partitions, or others' transactions in between: nothing that was seen can be compared with."""
+        """Begin all monitors anew: other transactions came in between, so there is nothing to compare with."""
         self._watches.clear()
         self._waiting.clear()
 
     def see(self, partition: int, model: Model, results: Sequence[Result]) -> None:
-        """What was scored; a model that follows another is watched on with the names of the first."""
+        """Take in what was scored. Where one model follows another, the monitor keeps the names of the first."""
         if self._broken:
             return
         waiting = self._waiting.setdefault(partition, [])

@@ -1,4 +1,4 @@
-"""A worker from start to end: everything it is made of, put together, watched, and taken down in order."""
+"""A worker process from start to end: its parts are put together, watched, and taken down in order."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ class _StagedStates:
 
 @dataclass
 class ScoredBatch:
-    """What a batch brought. Outputs of a topic are in the order of their messages."""
+    """The output of a batch. Outputs of a topic are in the order of their messages."""
 
     outputs: list[OutgoingRecord] = field(default_factory=list)
     states: dict[bytes, bytes] = field(default_factory=dict)

@@ -69,8 +69,8 @@ def values(url, view, **query):
 
 
 def lines(state):
-    with AuditLog.open(audit_log_beside(state), read_only=True) as book:
-        return [*book.lines()]
+    with AuditLog.open(audit_log_beside(state), read_only=True) as audit_log:
+        return [*audit_log.lines()]
 
 
 def test_the_demo_shows_alerts_without_reloading(browser):

@@ -99,10 +99,10 @@ def test_evidence_of_anything(nats, text):
 
 
 @given(axis=LISTS, values=LISTS, value=NUMBERS)
-def test_laws_of_anything(axis, values, value):
+def test_densities_of_anything(axis, values, value):
     checked(charts.densities({"change": axis, "account": values, "normal": values[::-1]}))
-    law = {"axis": axis, "normal": values, "own": None, "fraud": values[:3], "value": value, "unit": EVIL}
-    checked(charts.law(law, "amount"))
+    curve = {"axis": axis, "normal": values, "own": None, "fraud": values[:3], "value": value, "unit": EVIL}
+    checked(charts.law(curve, "amount"))
 
 
 @given(rows=st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS), max_size=8), threshold=NUMBERS)

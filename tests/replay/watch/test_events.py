@@ -95,9 +95,9 @@ def test_from_now_on(stream):
             *("position", "id", "account", "time", "when", "score", "amount", "headline", "raised_by")
         }
         assert told["data"]["headline"] == "a\nb\n\nevent: alert\ndata: {}"
-        (desk,) = reader.of("desk")
-        assert desk["id"] == "5.1"
-        assert desk["data"] == {"sequence": 1, "kind": "verdict", "who": "me", "account": None, "transaction": "a5"}
+        (action,) = reader.of("desk")
+        assert action["id"] == "5.1"
+        assert action["data"] == {"sequence": 1, "kind": "verdict", "who": "me", "account": None, "transaction": "a5"}
 
 
 def test_whoever_comes_again_gets_the_rest_and_nothing_twice(stream):

@@ -60,9 +60,9 @@ def test_killed_while_people_judge(model, stream, tmp_path):
             over.set()
             for person in people:
                 person.join()
-        with VerdictLog.open(audit_log_beside(state), read_only=True) as book:
-            assert book.check() is not None
-            recorded = [entry.verdict.why for entry in book.entries()]
+        with VerdictLog.open(audit_log_beside(state), read_only=True) as audit_log:
+            assert audit_log.check() is not None
+            recorded = [entry.verdict.why for entry in audit_log.entries()]
         assert len(recorded) == len(set(recorded))
         assert set(acknowledged) <= set(recorded)
     assert len(acknowledged) > 20

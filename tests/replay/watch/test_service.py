@@ -164,7 +164,7 @@ def test_an_account_shows_what_was_recorded(watched, state, alerts):
             look(watched, "account", **query)
 
 
-def test_laws_behind_an_alert(model, stream, tmp_path):
+def test_densities_behind_an_alert(model, stream, tmp_path):
     from replay.state.file import model_beside
 
     replayed(model, stream, tmp_path).run()
@@ -172,13 +172,13 @@ def test_laws_behind_an_alert(model, stream, tmp_path):
     with closing(PageService(tmp_path / "replay.db")) as watched:
         assert watched.caught_up(30)
         alert = max(look(watched, "now")["newest"], key=lambda a: a["score"])
-        law = look(watched, "account", alert=alert["id"])["laws"]["amount"]
-    assert law["value"] == alert["amount"]
-    assert law["axis"] == sorted(law["axis"])
-    assert law["axis"][0] < alert["amount"] < law["axis"][-1]
+        curve = look(watched, "account", alert=alert["id"])["laws"]["amount"]
+    assert curve["value"] == alert["amount"]
+    assert curve["axis"] == sorted(curve["axis"])
+    assert curve["axis"][0] < alert["amount"] < curve["axis"][-1]
     for name in ("normal", "own", "fraud"):
-        assert len(law[name]) == len(law["axis"])
-        assert min(law[name]) >= 0
+        assert len(curve[name]) == len(curve["axis"])
+        assert min(curve[name]) >= 0
 
 
 def test_tune_agrees_with_the_budget_command(watched, state):
@@ -240,16 +240,16 @@ def test_news_since_a_place_come_once_and_in_order(watched, alerts):
     since = watched.since(position, sequence, 10)
     assert [entry["kind"] for entry in since.entries] == ["verdict"]
     assert watched.since(since.position, since.sequence, 10).entries == []
-    with closing(Cases(audit_log_beside(watched._state))) as desk:
+    with closing(Cases(audit_log_beside(watched._state))) as cases:
         for number in range(501):
-            desk.claim(f"C{number}", Analyst("eve", "9"))
+            cases.claim(f"C{number}", Analyst("eve", "9"))
     behind = watched.since(position, sequence, 10)
     assert (behind.behind, behind.alerts, behind.sequence) == (True, [], watched.now_at()[1])
 
 
-def test_others_acts_are_known_at_once(watched, state, alerts):
-    with closing(Cases(audit_log_beside(state))) as desk:
-        desk.claim(alerts[0]["account"], Analyst("bob", "7"))
+def test_what_others_do_is_known_at_once(watched, state, alerts):
+    with closing(Cases(audit_log_beside(state))) as cases:
+        cases.claim(alerts[0]["account"], Analyst("bob", "7"))
     (case,) = look(watched, "queue", account=alerts[0]["account"])["cases"]
     assert case["claim"]["who"] == "bob"
     assert watched.take({"account": alerts[0]["account"]}, WHO, SEAT) is None
@@ -303,9 +303,9 @@ def test_a_damaged_row_is_said_and_the_rest_goes_on(state):
         look(watched, "queue")
 
 
-def test_an_older_books_budget_is_not_for_a_new_replay(model, stream, tmp_path):
-    with closing(Cases(audit_log_beside(tmp_path / "replay.db"))) as desk:
-        desk.set_budget(threshold_by_budget(1e-5), 4.0, Analyst("ann"), "long ago")
+def test_an_older_logs_budget_is_not_for_a_new_replay(model, stream, tmp_path):
+    with closing(Cases(audit_log_beside(tmp_path / "replay.db"))) as cases:
+        cases.set_budget(threshold_by_budget(1e-5), 4.0, Analyst("ann"), "long ago")
     replayed(model, stream, tmp_path).run()
     with closing(PageService(tmp_path / "replay.db")) as watched:
         assert watched.caught_up(30)
@@ -386,7 +386,7 @@ def test_the_audit_page_finds_a_line_that_was_changed(watched, state, alerts):
 
 def test_the_audit_page_says_whose_verdicts_stand_out(watched, state):
     assert (look(watched, "audit")["people"], look(watched, "audit")["reviewers"]) == (0, [])
-    with closing(VerdictLog.open(audit_log_beside(state))) as book:
+    with closing(VerdictLog.open(audit_log_beside(state))) as audit_log:
         for who, first, last, often in (
             ("ann", 0, 150, 10),
             ("bob", 150, 300, 10),
@@ -394,7 +394,7 @@ def test_the_audit_page_says_whose_verdicts_stand_out(watched, state):
             ("few", 1, 10, 100),
         ):
             found = ["normal" if n % often else "fraud" for n in range(first, last)]
-            book.append(Verdict(f"t{first + n}", "c", finding, who, 1.0) for n, finding in enumerate(found))
+            audit_log.append(Verdict(f"t{first + n}", "c", finding, who, 1.0) for n, finding in enumerate(found))
     watched._reviewing._due = 0.0
     page = look(watched, "audit")
     assert page["people"] == 4
