@@ -363,15 +363,16 @@ JUDGE = """
 import sys
 from contextlib import closing
 from pathlib import Path
-from replay.cases.cases import Desk, Person
-from replay.cases.audit_log import book_beside
+from replay.cases.audit_log import audit_log_beside
+from replay.cases.cases import Analyst, Cases
 from replay.state.file import StateFile
 state = Path(sys.argv[1])
-with closing(StateFile.open(state, read_only=True)) as file, closing(Desk(book_beside(state))) as desk:
+with closing(StateFile.open(state, read_only=True)) as file, closing(Cases(audit_log_beside(state))) as cases:
     print("ready", flush=True)
     for number in range(10_000):
         for alert in file.records.highest_alerts(20):
-            (entry,) = desk.judge([alert], "fraud", f"{sys.argv[2]}-{number}", Person(sys.argv[2], "1"), file.records)
+            reason, analyst = f"{sys.argv[2]}-{number}", Analyst(sys.argv[2], "1")
+            (entry,) = cases.judge([alert], "fraud", reason, analyst, file.records)
             print(entry.sequence, entry.verdict.why, flush=True)
 """
 

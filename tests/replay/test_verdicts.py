@@ -200,14 +200,14 @@ def test_what_is_no_audit_log(tmp_path):
 APPEND = """
 import sys
 from pathlib import Path
-from replay.cases.verdicts import VerdictBook
+from replay.cases.verdicts import VerdictLog
 from stream_ccsd.verdict import Verdict
 path, who, count = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
-with VerdictBook.create(path) as book:
+with VerdictLog.create(path) as audit_log:
     for i in range(count):
-        book.append([Verdict(f"t{i}", f"C{j}", "fraud", who, float(i)) for j in range(3)])
+        audit_log.append([Verdict(f"t{i}", f"C{j}", "fraud", who, float(i)) for j in range(3)])
         print(i, flush=True)
 """
 

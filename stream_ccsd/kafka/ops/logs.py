@@ -18,10 +18,10 @@ from stream_ccsd.kafka.settings import WorkerSettings
 
 # Attributes every record has; whatever else there is was passed as ``extra``.
 _USUAL = set(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "data", "stack"}
-_SERVICES = ("consumer", "private", "table")
+_SERVICES = ("consumer", "internals", "table")
 # They report every rebalance as tables of several lines; their warnings and errors are kept. Faust's services log
 # under the modules of their classes, ours among them.
-_TALKATIVE = ("faust", "aiokafka", "mode", "asyncio", *(f"stream_ccsd.kafka.{name}" for name in _SERVICES))
+_TALKATIVE = ("faust", "aiokafka", "mode", "asyncio", *(f"stream_ccsd.kafka.faust.{name}" for name in _SERVICES))
 # Those that say the same thousands of times while a broker is away, and ours that may with every message or try.
 _REPETITIVE = ("aiokafka", "faust", "mode", "asyncio", "stream_ccsd.kafka.producer", "stream_ccsd.kafka.worker.scoring")
 _QUIET = 10.0
