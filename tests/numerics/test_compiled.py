@@ -84,8 +84,8 @@ def test_what_was_compiled_is_known_by_all_that_it_was_compiled_from():
 
 def test_a_changed_constant_is_compiled_anew(tmp_path):
     shutil.copytree(ROOT / "stream_ccsd", tmp_path / "stream_ccsd", ignore=shutil.ignore_patterns("__pycache__"))
-    command = "from stream_ccsd.numerics.compiling import contents; from stream_ccsd.runtime.step import entering; "
-    command += "print(contents(entering.__file__))"
+    command = "from stream_ccsd.numerics.compiling import contents; from stream_ccsd.runtime import profile_update; "
+    command += "print(contents(profile_update.__file__))"
     stamps = []
     for addition in ("", "# other\n"):
         with (tmp_path / "stream_ccsd" / "scores.py").open("a") as file:
