@@ -37,9 +37,9 @@ REFUSED = [(b"C1", b"no JSON"), (b"C2", b'{"account": "C2"}'), (b"C3", b'{"accou
 PROCESS = """
 import sys, time
 from pathlib import Path
-from replay.mirror import file, following
+from replay.mirror import file, follow
 from replay.mirror.mirror import open_mirror
-following._TOGETHER = file._LARGEST = 40
+follow._TOGETHER = file._LARGEST = 40
 mirror = open_mirror(sys.argv[1], config=Path(sys.argv[2]), state=Path(sys.argv[3]))
 print("begun", flush=True)
 time.sleep(600)
