@@ -232,7 +232,7 @@ def test_takeover_has_the_more_of_the_budget_the_more_accounts_repeat_themselves
 def test_of_many_transactions_a_sample_is_evaluated(normal, monkeypatch):
     """The same ones each time; what they choose, all of them would hardly choose otherwise."""
     _, by_all = learn(normal, SETTINGS)
-    monkeypatch.setattr(smoothing, "_JUDGES", 40)
+    monkeypatch.setattr(smoothing, "_EVALUATED", 40)
     few = [learn(normal, SETTINGS)[1] for _ in range(2)]
     assert few[0] == few[1] != by_all
     assert few[0].gains == pytest.approx(by_all.gains, abs=0.5)
