@@ -39,6 +39,15 @@ def test_help_of_every_command(path, command):
         assert option.opts[0] in result.output
 
 
+@pytest.mark.early
+def test_the_command_line_loads_no_compiled_code():
+    """So that --help answers at once, and a wish to stop is heard before anything has begun."""
+    command = (
+        "import sys, stream_ccsd.cli.main; print(*sorted({'numpy', 'numba', 'pyarrow', 'scipy'} & {*sys.modules}))"
+    )
+    assert subprocess.check_output([sys.executable, "-c", command], text=True).split() == []
+
+
 @pytest.mark.parametrize("arguments", [[], ["bench"]])
 def test_without_arguments_there_is_help(arguments):
     assert "Usage" in runner.invoke(app, arguments).output

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getpass
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -14,8 +14,10 @@ from replay.commands.kafka import KafkaConfigOption, kafka_extra, security_of
 from replay.commands.options import EncodingOption, OptionalStateOption
 from stream_ccsd.cli.output import DEAD_LETTERS, emit
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.transaction import Refusal
-from stream_ccsd.verdict import Verdict
+
+if TYPE_CHECKING:
+    from stream_ccsd.transaction import Refusal
+    from stream_ccsd.verdict import Verdict
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,8 @@ def send(options: VerdictOptions, to: str, json_target: str | None) -> None:
         from stream_ccsd.kafka.codec import verdict_message
     from stream_ccsd.kafka.client import parse_target
     from stream_ccsd.kafka.ops.logs import quiet_clients
+    from stream_ccsd.transaction import Refusal
+    from stream_ccsd.verdict import Verdict
 
     # A topic need not be named: it is "verdicts" unless workers and learner are told otherwise.
     brokers, topic = parse_target(to if to.rstrip("/").count("/") > 2 else f"{to.rstrip('/')}/verdicts")
@@ -137,6 +141,9 @@ def send(options: VerdictOptions, to: str, json_target: str | None) -> None:
 
 
 def _one(options: VerdictOptions) -> tuple[Verdict | Refusal, Any]:
+    from stream_ccsd.transaction import Refusal
+    from stream_ccsd.verdict import Verdict
+
     names = ("transaction", "account", "why", "source")
     said: dict[str, Any] = {name: getattr(options, name) for name in names}
     verdict = Verdict.parse(said | {"verdict": options.finding, "who": options.who or login_name(), "time": options.at})

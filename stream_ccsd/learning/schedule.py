@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from stream_ccsd.errors import StreamCcsdError
-from stream_ccsd.model.model import Model
+
+if TYPE_CHECKING:  # commands import this, and --help answers at once
+    from stream_ccsd.model.model import Model
 
 OFTEN = {"hourly": "1h", "daily": "1d", "weekly": "7d"}
 """Words for how often the model is updated, as lengths of time (``Calendar.duration``)."""

@@ -258,14 +258,14 @@ def test_a_part_that_moved_is_named(monkeypatch):
 
 
 def test_nobody_else_touches_what_is_private():
-    """Names with an underscore, of anything but the object itself, are used in private.py only."""
+    """Names with an underscore, of anything but the object itself, are used in internals.py only."""
     found = []
-    folder = Path(internals.__file__).parent
-    for file in sorted(folder.glob("*.py")):
+    folder = Path(internals.__file__).parents[1]
+    for file in sorted(folder.rglob("*.py")):
         tree = ast.parse(file.read_text(encoding="utf-8"))
         for node in ast.walk(tree):
             if (
-                file.name != "private.py"
+                file.name != "internals.py"
                 and isinstance(node, ast.Attribute)
                 and node.attr.startswith("_")
                 and not node.attr.startswith("__")
