@@ -123,6 +123,7 @@ def test_a_worker_takes_its_settings_as_flags():
         suffix="challenger",
         verdicts="v",
         learning=True,
+        explore=0.2,
     )
     names = [field.name for field in fields(WorkerSettings)]
     assert all(getattr(other, name) != getattr(WorkerSettings(), name) for name in names)
