@@ -115,6 +115,10 @@ def served(folder: Path) -> Iterator[str]:
         def log_message(self, *_: Any) -> None:
             pass
 
+        def do_GET(self) -> None:
+            # The script asks for a part once the stream of events has been away for a second; only a server has parts.
+            super().do_GET() if "part=" not in self.path else self.send_error(404)
+
         def end_headers(self) -> None:
             self.send_header(
                 "Content-Security-Policy",
