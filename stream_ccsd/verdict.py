@@ -202,9 +202,10 @@ def effective_verdict(verdicts: Iterable[Verdict]) -> EffectiveVerdict:
 
     >>> ann = Verdict("x7", "C1", "fraud", "ann", 12.0)
     >>> bob = Verdict("x7", "C1", "normal", "bob", 13.0)
-    >>> standing([ann]).label, standing([bob, ann]).words, standing([bob, ann]).verdict.who
+    >>> both = effective_verdict([bob, ann])
+    >>> effective_verdict([ann]).label, both.words, both.verdict.who
     ('fraud', 'disputed', 'bob')
-    >>> standing([ann, bob, Verdict("x7", "C1", "normal", "eve", 14.0)]).label
+    >>> effective_verdict([ann, bob, Verdict("x7", "C1", "normal", "eve", 14.0)]).label
     'normal'
     """
     found = EffectiveVerdict()
